@@ -1,9 +1,11 @@
 """Step 4 of the flow: the trajectory tree. Tokens are the truth, stored once, append-only."""
 
+import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain, islice, pairwise
+from math import copysign, inf
 from typing import Final, Literal, TypeVar
 
 from agentrl.errors import FailureKind
@@ -100,6 +102,46 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
+class PackedTokens:
+    """The numbers of a node's tokens as bytes, which arrays are put together of.
+
+    They are in this machine's order. `logprobs` and `versions` are empty unless `sampled`.
+    """
+
+    token_ids: bytes
+    """Token ids as int32."""
+    logprobs: bytes
+    """Log-probs as float32, which is what they were computed in."""
+    versions: bytes
+    """Versions as int32."""
+
+    @classmethod
+    def from_node(cls, node: Node) -> "PackedTokens":
+        """Return the tokens of a node.
+
+        Args:
+            node: Node of any source.
+
+        Returns:
+            Its numbers; a log-prob beyond all float32 is infinite.
+
+        Raises:
+            ValueError: A token id or a version is no int32.
+        """
+        try:
+            return cls(
+                struct.pack(f"{len(node.token_ids)}i", *node.token_ids),
+                _pack_floats(node.logprobs),
+                struct.pack(f"{len(node.versions)}i", *node.versions),
+            )
+        except struct.error as error:
+            raise ValueError(
+                f"a {node.source} node has a token id or a version that is no integer of 32 bits "
+                f"({error}); pass what the engine returned"
+            ) from error
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """The task's own end: the reward is its verdict."""
 
@@ -133,6 +175,8 @@ class Failed:
 
 Outcome = Finished | Truncated | Failed
 """End of a trajectory."""
+
+_MOST_FLOAT32: Final = 3.4028234663852886e38
 
 _VACANT: Final = Node(parent=None, source="prompt", token_ids=(), turn=0)
 """Node in the place of one that was sampled and never told of, in a tree that is read back."""
@@ -266,6 +310,7 @@ class Tree:
         self.task = task
         """Task that all trajectories play."""
         self._nodes: list[Node] = []
+        self._packed: dict[int, PackedTokens] = {}
         self._ends: list[_ContextEnd] = []
         self._prompts: dict[tuple[object, ...], int] = {}
         self._leaves: list[Leaf] = []
@@ -290,13 +335,16 @@ class Tree:
             The id: its index in `nodes`.
 
         Raises:
-            ValueError: The parent is not in the tree, or the node withdraws or resumes what is not
-                there.
+            ValueError: The parent is not in the tree, the node withdraws or resumes what is not
+                there, or a token id or a version is no int32.
         """
         self._check(node)
+        # Now, while others compute, and not for all tokens of a batch when it is to train.
+        packed = PackedTokens.from_node(node)
         self._ends.append(self._context_end(node))
         self._nodes.append(node)
         node_id = len(self._nodes) - 1
+        self._packed[node_id] = packed
         if node.source == "prompt":
             self._prompts.setdefault(_prompt_key(node), node_id)
         return node_id
@@ -364,6 +412,20 @@ class Tree:
         """
         return self._nodes[id]
 
+    def packed(self, id: int) -> PackedTokens:
+        """Return the tokens of one node as bytes.
+
+        Args:
+            id: Id that `add` or `share` returned.
+
+        Raises:
+            ValueError: It was read back, and a token id or a version of it is no int32.
+        """
+        packed = self._packed.get(id)
+        if packed is None:
+            packed = self._packed[id] = PackedTokens.from_node(self._nodes[id])
+        return packed
+
     def path(self, node: int) -> tuple[Node, ...]:
         """Return the nodes from the root to `node`.
 
@@ -404,6 +466,22 @@ class Tree:
             node: Id of the node that the context ends with.
         """
         return self._ends[node].images
+
+    def path_images(self, node: int) -> tuple[ImageSpan, ...]:
+        """Return the images of the path to `node`, with their places in a `Trajectory`.
+
+        Args:
+            node: Id of the node that the path ends with.
+        """
+        return _collect_image_spans(self.path(node))
+
+    def jumps(self, node: int) -> tuple[tuple[int, int], ...]:
+        """Return the jumps of the path to `node`, as in `Trajectory`.
+
+        Args:
+            node: Id of the node that the path ends with.
+        """
+        return self._jumps(self.path_ids(node))
 
     def context(self, node: int) -> tuple[Node, ...]:
         """Return the nodes of the context at `node`: those of its path that it goes on from.
@@ -572,6 +650,18 @@ def context_runs(jumps: Sequence[tuple[int, int]], last: int) -> tuple[tuple[int
     return tuple(reversed(runs))
 
 
+def _pack_floats(values: Sequence[float]) -> bytes:
+    layout = f"{len(values)}f"
+    try:
+        return struct.pack(layout, *values)
+    except OverflowError:
+        return struct.pack(layout, *map(_clip_to_float32, values))
+
+
+def _clip_to_float32(value: float) -> float:
+    return copysign(inf, value) if abs(value) > _MOST_FLOAT32 else value
+
+
 def _repeat_source(node: Node) -> tuple[Source, ...]:
     source: tuple[Source, ...] = (node.source,)
     return source * len(node.token_ids)
@@ -585,7 +675,10 @@ def _collect_image_spans(path: Sequence[Node]) -> tuple[ImageSpan, ...]:
     """Return the images of nodes, and where in the tokens of all of them."""
     starts = accumulate((len(part.token_ids) for part in path), initial=0)
     return tuple(
-        span for part, start in zip(path, starts, strict=False) for span in _spans(part, start)
+        span
+        for part, start in zip(path, starts, strict=False)
+        if part.image_spans
+        for span in _spans(part, start)
     )
 
 

@@ -20,9 +20,9 @@ because some methods normalise over it; values off the mask are never read."""
 
 
 def spread_over_tokens(group: TrainingGroup, credit: Sequence[float]) -> TokenAdvantages:
-    """Return one value per sample at each of its tokens."""
+    """Return one value per sample at each of its tokens, which is in memory once."""
     return [
-        np.full(len(sample.token_ids), value)
+        np.broadcast_to(np.float64(value), len(sample.token_ids))
         for sample, value in zip(group.samples, credit, strict=True)
     ]
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agentrl.learn.sample import Trainable, TrainingGroup, TurnWeights, groups_of, select_sampled
+from agentrl.learn.sample import Trainable, TrainingGroup, TurnWeights, groups_of
 from agentrl.trajectory import Tree, reward_of
 
 
@@ -22,7 +22,7 @@ class TrainingBatch:
     def from_trees(
         cls,
         trees: Sequence[Tree],
-        trainable: Trainable = select_sampled,
+        trainable: Trainable | None = None,
         weights: Sequence[TurnWeights] | None = None,
     ) -> "TrainingBatch":
         """Return a batch of trees; see `groups_of`, whose errors it raises."""

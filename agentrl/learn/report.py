@@ -1,8 +1,11 @@
 """The numbers of a training step. `docs/learning.md` says what each means and what is healthy."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
+from jaxtyping import Int
+from numpy import ndarray
 
 from agentrl.learn.micro_batch import CreditedSample
 from agentrl.learn.sample import TrainingGroup
@@ -26,18 +29,22 @@ def batch_metrics(
     sampled = np.array([n for row in credited if (n := row.sample.sampled_tokens)])
     lengths = np.array([len(sample.token_ids) for sample in samples])
     turns = np.array([int(s.turns[s.mask].max(initial=-1)) + 1 for s in samples])
-    ages = version - np.concatenate([row.sample.versions[row.sample.mask] for row in rows])
-    middle, old, oldest = np.percentile(ages, (50, 90, 99), method="inverted_cdf")
+    ages, counts = _count_ages(rows, version=version)
+    tokens = int(counts.sum())
+    up_to = counts.cumsum()
+    middle, old, oldest = (
+        ages[np.searchsorted(up_to, -(-percent * tokens // 100))] for percent in (50, 90, 99)
+    )
     return {
         "reward/mean": float(rewards.mean()),
         "reward/std": float(rewards.std(ddof=1)) if len(rewards) > 1 else 0.0,
         "advantage/zero_fraction": _zero_fraction(groups, credited),
-        "age/mean": float(ages.mean()),
+        "age/mean": float((ages * counts).sum() / tokens),
         "age/p50": float(middle),
         "age/p90": float(old),
         "age/p99": float(oldest),
-        "age/max": float(ages.max()),
-        "tokens/trained": float(len(ages)),
+        "age/max": float(ages[-1]),
+        "tokens/trained": float(tokens),
         "lengths/context_mean": float(lengths.mean()),
         "lengths/context_max": float(lengths.max()),
         "lengths/sampled_mean": float(sampled.mean()),
@@ -64,6 +71,21 @@ def selection_metrics(
         "selection/trajectories": len(rows) / len(before),
         "selection/tokens": sum(row.sample.sampled_tokens for row in rows) / sum(before),
     }
+
+
+def _count_ages(
+    rows: Sequence[CreditedSample], *, version: int
+) -> tuple[Int[ndarray, " ages"], Int[ndarray, " ages"]]:
+    """Return the ages of tokens that train, rising, and how many tokens have each."""
+    found: Counter[int] = Counter()
+    for row in rows:
+        versions = row.sample.versions[row.sample.mask]
+        newest = int(versions.max())
+        # A sample's tokens are of a few versions, next to each other.
+        for back, count in enumerate(np.bincount(newest - versions).tolist()):
+            found[version - newest + back] += count
+    ages = sorted(age for age, count in found.items() if count)
+    return np.array(ages), np.array([found[age] for age in ages])
 
 
 def _zero_fraction(groups: Sequence[TrainingGroup], credited: Sequence[CreditedSample]) -> float:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -10,12 +9,15 @@ from numpy import ndarray
 
 from agentrl.errors import LearnError
 from agentrl.message import ImageSpan
-from agentrl.trajectory import Trajectory, Tree, Truncated, reward_of
+from agentrl.trajectory import Leaf, Tree, Truncated, reward_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TrainingSample:
-    """One trajectory that has a reward. Arrays are per token of the whole context."""
+    """One trajectory that has a reward. Arrays are per token of the whole context.
+
+    Nobody may write into them: all ranks of a machine read the same.
+    """
 
     task_id: str
     sample: int
@@ -61,7 +63,7 @@ class TrainingSample:
     @property
     def sampled_tokens(self) -> int:
         """Number of tokens that can train."""
-        return int(self.mask.sum())
+        return int(np.count_nonzero(self.mask))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +79,9 @@ class TrainingGroup:
         return tuple(sample.reward for sample in self.samples)
 
 
-Trainable = Callable[[Trajectory], Sequence[bool]]
-"""Says per token whether it may train now; never more than the policy sampled."""
-
-
-def select_sampled(trajectory: Trajectory) -> tuple[bool, ...]:
-    """Let every token train that the policy sampled."""
-    return trajectory.mask
+Trainable = Callable[[Int[ndarray, " tokens"]], Bool[ndarray, " tokens"]]
+"""Says of tokens, by the version that sampled each (-1 for none), which may train now; never one
+that the policy did not sample."""
 
 
 TurnWeights = Mapping[int, Mapping[int, float]]
@@ -92,7 +90,7 @@ TurnWeights = Mapping[int, Mapping[int, float]]
 
 def groups_of(
     trees: Sequence[Tree],
-    trainable: Trainable = select_sampled,
+    trainable: Trainable | None = None,
     weights: Sequence[TurnWeights] | None = None,
 ) -> tuple[TrainingGroup, ...]:
     """Return one group per tree that has a reward at all; `weights` are per tree.
@@ -104,7 +102,11 @@ def groups_of(
     groups = (
         TrainingGroup(
             tree.task.id,
-            tuple(s for t in tree.trajectories() if (s := sample_of(t, trainable, turns))),
+            tuple(
+                sample
+                for leaf in sorted(tree.leaves, key=lambda leaf: leaf.sample)
+                if (sample := sample_of(tree, leaf, trainable, turns))
+            ),
         )
         for tree, turns in zip(trees, tree_weights, strict=True)
     )
@@ -112,70 +114,106 @@ def groups_of(
 
 
 def sample_of(
-    trajectory: Trajectory,
-    trainable: Trainable = select_sampled,
+    tree: Tree,
+    leaf: Leaf,
+    trainable: Trainable | None = None,
     weights: TurnWeights | None = None,
 ) -> TrainingSample | None:
-    """Return the trajectory as arrays, or None when it failed.
+    """Return the trajectory that ended at a leaf as arrays, or None when it failed.
 
-    What may not train is context for what may, and counts in the baseline all the same.
+    Without `trainable` every token may train that the policy sampled. What may not is context for
+    what may, and counts in the baseline all the same.
     """
-    reward = reward_of(trajectory.outcome)
-    if reward is None:
+    reward = reward_of(leaf.outcome)
+    if reward is None or leaf.node is None:
         return None
-    name = f"task {trajectory.task.id!r} sample {trajectory.sample}"
+    name = f"task {tree.task.id!r} sample {leaf.sample}"
     if not np.isfinite(reward):
         raise LearnError(
             f"{name}: its reward is {reward}, but a reward must be a finite number; fix the "
             "environment's reward, or raise an error there to fail the trajectory"
         )
-    policy_mask = trajectory.mask
-    mask = _to_array(policy_mask, bool)
-    loss_mask = mask if trainable is select_sampled else _to_array(trainable(trajectory), bool)
-    if (loss_mask & ~mask).any():
+    tokens = _PathTokens.from_node(tree, leaf.node)
+    mask = tokens.sampled if trainable is None else _freeze(trainable(tokens.versions))
+    if (mask & ~tokens.sampled).any():
         raise LearnError(
             f"{name}: a token that was not sampled by the policy is selected for training"
         )
-    if mask[:1].any():
+    if tokens.sampled[:1].any():
         raise LearnError(
             f"{name}: its first token is sampled, but no token before it could predict it; start "
             "the context with a prompt of at least one token"
         )
     return TrainingSample(
-        task_id=trajectory.task.id,
-        sample=trajectory.sample,
+        task_id=tree.task.id,
+        sample=leaf.sample,
         reward=float(reward),
-        token_ids=_to_array(trajectory.token_ids, np.int64),
-        mask=loss_mask,
-        behaviour=_to_array(trajectory.logprobs, np.float64),
-        versions=_to_array(trajectory.versions, np.int64),
-        turns=_to_array(trajectory.turns, np.int64),
-        nodes=_to_array(trajectory.nodes, np.int64),
-        sampled=mask,
-        turn_rewards=trajectory.turn_rewards,
-        components=trajectory.components,
-        truncated=isinstance(trajectory.outcome, Truncated),
+        token_ids=tokens.token_ids,
+        mask=mask,
+        behaviour=tokens.logprobs,
+        versions=tokens.versions,
+        turns=tokens.turns,
+        nodes=tokens.nodes,
+        sampled=tokens.sampled,
+        turn_rewards=leaf.turn_rewards,
+        components=leaf.components,
+        truncated=isinstance(leaf.outcome, Truncated),
         weights=None
         if weights is None
-        else token_weights(policy_mask, trajectory.turns, weights.get(trajectory.sample, {})),
-        jumps=trajectory.jumps,
-        images=trajectory.images,
-        root=trajectory.root,
+        else _freeze(token_weights(tokens.sampled, tokens.turns, weights.get(leaf.sample, {}))),
+        jumps=tree.jumps(leaf.node),
+        images=tree.path_images(leaf.node),
+        root=leaf.root,
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _PathTokens:
+    """The tokens of a path, a number each in every array."""
+
+    token_ids: Int[ndarray, " tokens"]
+    logprobs: Float[ndarray, " tokens"]
+    versions: Int[ndarray, " tokens"]
+    turns: Int[ndarray, " tokens"]
+    nodes: Int[ndarray, " tokens"]
+    sampled: Bool[ndarray, " tokens"]
+
+    @classmethod
+    def from_node(cls, tree: Tree, node: int) -> "_PathTokens":
+        """Return the tokens from the root to a node."""
+        ids = tree.path_ids(node)
+        path = [tree.node(id) for id in ids]
+        packed = [tree.packed(id) for id in ids]
+        # Bytes that are joined are copied once; a context has tens of thousands of tokens.
+        counts = [len(part.token_ids) for part in path]
+        token_ids = b"".join([part.token_ids for part in packed])
+        logprobs = b"".join([part.logprobs or bytes(len(part.token_ids)) for part in packed])
+        versions = b"".join([part.versions or b"\xff" * len(part.token_ids) for part in packed])
+        return cls(
+            np.frombuffer(token_ids, np.int32),
+            np.frombuffer(logprobs, np.float32),
+            np.frombuffer(versions, np.int32),
+            _freeze(np.repeat(np.array([part.turn for part in path], np.int32), counts)),
+            _freeze(np.repeat(np.array(ids, np.int32), counts)),
+            _freeze(np.repeat(np.array([part.source == "sampled" for part in path]), counts)),
+        )
+
+
+def _freeze(array: ndarray) -> ndarray:
+    array.flags.writeable = False
+    return array
+
+
 def token_weights(
-    mask: Sequence[bool], turns: Sequence[int], weights: Mapping[int, float]
+    mask: Bool[ndarray, " tokens"], turns: Int[ndarray, " tokens"], weights: Mapping[int, float]
 ) -> Float[ndarray, " tokens"]:
     """Return the weight of each token: its turn's where the policy sampled it, else 0.
 
     It multiplies the loss of a token under the original mask, so that denominators stay as they
     are. A turn that `weights` does not name keeps its weight of 1.
     """
-    each = np.asarray([weights.get(turn, 1.0) for turn in turns], dtype=np.float64)
-    return np.where(np.asarray(mask, dtype=np.bool_), each, 0.0)
-
-
-def _to_array(values: Sequence[Any], dtype: Any) -> ndarray:
-    """Return values as an array, looking at each once, which `np.asarray` does not."""
-    return np.fromiter(values, dtype, count=len(values))
+    turn_weights = np.ones(int(turns.max(initial=-1)) + 1)
+    for turn, weight in weights.items():
+        if 0 <= turn < len(turn_weights):
+            turn_weights[turn] = weight
+    return np.where(mask, turn_weights[turns], 0.0)

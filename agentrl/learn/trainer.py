@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
+from jaxtyping import Float
+from numpy import ndarray
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -51,7 +53,6 @@ from agentrl.learn.sample import (
     TrainingGroup,
     TrainingSample,
     TurnWeights,
-    select_sampled,
 )
 from agentrl.learn.selection import SelectionContext
 from agentrl.learn.shaping import shape_rewards
@@ -238,7 +239,7 @@ class PolicyTrainer:
     def step(
         self,
         trees: Sequence[Tree],
-        trainable: Trainable = select_sampled,
+        trainable: Trainable | None = None,
         weights: Sequence[TurnWeights] | None = None,
     ) -> dict[str, float]:
         """Train on a batch of groups once, and return what there is to know about it.
@@ -264,7 +265,7 @@ class PolicyTrainer:
         credited = self._assign_credit(groups)
         rows = self._select_rows(credited)
         self._check(rows, batch)
-        self.ranks.check_same(partial(_digest, rows), "the credit of a batch")
+        self.ranks.check_same(partial(digest_decisions, rows, batch), "the credit of a batch")
         metrics = batch_metrics(raw, credited, rows, failed=batch.failed, version=self.version)
         if self._methods.shapings:
             metrics |= shaping_metrics(groups)
@@ -513,8 +514,7 @@ class PolicyTrainer:
     ) -> None:
         rows = self.anchor.score_update(rows)
         counts = LossDenominators.from_token_counts(row.sample.sampled_tokens for row in rows)
-        live = [row for row in rows if not self._is_idle(row)]
-        idle = [row for row in rows if self._is_idle(row)]
+        live, idle = self._split_idle(rows)
         with self._fixed_weights():
             step = self._gradient.settle(rows, version=self.version)
         for name, value in step.figures.items():
@@ -577,9 +577,18 @@ class PolicyTrainer:
             (loss + value_loss).backward()
         return loss.detach()
 
-    def _is_idle(self, row: CreditedSample) -> bool:
+    def _split_idle(
+        self, rows: Sequence[CreditedSample]
+    ) -> tuple[list[CreditedSample], list[CreditedSample]]:
+        """Return the rows that train, and those that are only looked at."""
         # A row without credit may still teach the critic.
-        return row.is_idle and self.critic is None and "idle rows" not in self._methods.needs
+        if self.critic is not None or "idle rows" in self._methods.needs:
+            return list(rows), []
+        live: list[CreditedSample] = []
+        idle: list[CreditedSample] = []
+        for row in rows:
+            (idle if row.is_idle else live).append(row)
+        return live, idle
 
 
 @dataclass(frozen=True, slots=True)
@@ -591,13 +600,26 @@ class _Update:
     taught: TokenCreditCollector | None
 
 
-def _digest(rows: Sequence[CreditedSample]) -> str:
-    """Return the SHA-256 of what decides a training step: tokens, masks and credit."""
+def digest_decisions(rows: Sequence[CreditedSample], batch: TrainingBatch) -> str:
+    """Return the SHA-256 of what a rank has decided of a batch that all were given: which rows
+    train, on which tokens, with what credit and weight."""
+    # What shapes and selects replaces samples and leaves the token ids as they are.
+    samples = (sample for group in batch.groups for sample in group.samples)
+    places = {id(sample.token_ids): place for place, sample in enumerate(samples)}
     digest = hashlib.sha256()
     for row in rows:
-        for array in (row.token_ids, row.mask, np.asarray(row.advantages, dtype=np.float64)):
-            digest.update(array.tobytes())
+        place = places.get(id(row.token_ids))
+        digest.update(row.token_ids.tobytes() if place is None else b"%d" % place)
+        digest.update(np.packbits(row.mask).tobytes())
+        for values in (row.advantages, row.sample.weights):
+            if values is not None:
+                digest.update(_drop_repeats(np.asarray(values, np.float64)[row.mask]).tobytes())
     return digest.hexdigest()
+
+
+def _drop_repeats(values: Float[ndarray, " _"]) -> Float[ndarray, " _"]:
+    """Return the values, or one of them where all are the same."""
+    return values[:1] if len(values) and (values == values[0]).all() else values
 
 
 def _kinds(weights: Mapping[str, Tensor]) -> list[str]:

@@ -1,9 +1,9 @@
-"""Weights in memory that processes of one machine share: nothing is left when all have ended."""
+"""Files in memory that processes of one machine share: nothing is left when all have ended."""
 
 import mmap
 import os
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -14,11 +14,12 @@ from agentrl.weight_sync.safetensors import SafetensorsLayout, write_safetensors
 
 
 class SharedMemoryFile:
-    """A file of safetensors that has no name on any disk, and goes with this object."""
+    """A file, of safetensors for example, that has no name on any disk, and goes with this object
+    and whoever has mapped it."""
 
-    def __init__(self) -> None:
-        """Make an empty one."""
-        self.descriptor = os.memfd_create("agentrl-weights", os.MFD_CLOEXEC)
+    def __init__(self, name: str = "agentrl-weights") -> None:
+        """Make an empty one. The name is what the system shows of it."""
+        self.descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
         weakref.finalize(self, os.close, self.descriptor)
         self.path = Path(f"/proc/{os.getpid()}/fd/{self.descriptor}")
         """Path at which processes of the same user find it, while this object lives."""
@@ -42,6 +43,15 @@ class SharedMemoryFile:
         with os.fdopen(shared_file.descriptor, "wb", closefd=False) as file:
             write_safetensors(file, weights, said=said)
         return shared_file
+
+    def append(self, parts: Iterable[memoryview]) -> None:
+        """Write bytes behind what was appended before.
+
+        Raises `OSError` where there is no memory left, as `put` does.
+        """
+        with os.fdopen(self.descriptor, "ab", closefd=False) as file:
+            for part in parts:
+                file.write(part)
 
     def put(self, data: Tensor, *, start: int) -> None:
         """Write bytes (uint8, one dimension, on the CPU) at a place.

@@ -230,7 +230,7 @@ async def test_what_was_sampled_is_in_the_context_as_it_was_sampled() -> None:
     assert leaf.outcome == Finished(1.0)
     assert seen == ["q>", "q>ONE.r>", "anew>"]
     episode.tree.end(leaf)
-    sample = sample_of(episode.tree.trajectories()[0])
+    sample = sample_of(episode.tree, leaf)
     assert sample is not None
     assert [text_of(c.sample.token_ids) for c in contexts(sample)] == ["anew>42.", "q>ONE.r>TWO."]
 
@@ -304,8 +304,7 @@ async def test_interleaved_conversations_train_on_what_was_sampled_bit_for_bit()
         [len(context), len(word) + 1] for context, word in zip(contexts_seen, words, strict=True)
     ]
     episode.tree.end(leaf)
-    (trajectory,) = episode.tree.trajectories()
-    sample = sample_of(trajectory)
+    sample = sample_of(episode.tree, leaf)
     assert sample is not None
     trained = {}
     for one in contexts(sample):

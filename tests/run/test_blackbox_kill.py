@@ -107,7 +107,7 @@ def test_a_killed_run_of_interleaved_conversations_ends_as_if_nothing_had_been(
         reasons = {t.reason for group in groups for t in group.rollouts.values() if t.reason}
     assert not reasons & {RERUN, MISMATCH}
     samples = [
-        sample_of(group.tree.trajectory(found.leaf))
+        sample_of(group.tree, found.leaf)
         for group in groups
         for found in group.rollouts.values()
         if found.leaf is not None

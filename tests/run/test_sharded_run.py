@@ -3,12 +3,15 @@
 Seen caught: a rank that wrote into a checkpoint after the first one had renamed it.
 """
 
+import contextlib
 import os
 import pickle
 import signal
 import socket
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,7 +21,10 @@ from agentrl.config.load import load_config
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError, LearnError
 from agentrl.learn import sharded
+from agentrl.learn.sharded.packed_object import MEMORY_NAME
+from agentrl.learn.sharded.rank_link import RankCommand
 from agentrl.learn.sharded.rank_spec import RankSpec, plain_config
+from agentrl.learn.sharded.rank_zero import RankZeroTrainer
 from agentrl.learn.sharded.torchrun import SETUP, announce, await_setup
 from agentrl.metrics.writer import read_metrics
 from agentrl.run import train
@@ -55,6 +61,81 @@ def test_a_rank_that_dies_ends_the_run_by_name(tmp_path: Path) -> None:
         with pytest.raises(LearnError, match=r"rank 1 of the trainer, process \d+, .*SIGKILL"):
             trainer.step(trees_of(2, version=1))
     assert_gone(pids)
+
+
+def mappings(pid: int) -> int:
+    """Return how many arrays of a batch a process maps, and how many files of such it has."""
+    count = Path(f"/proc/{pid}/maps").read_text().count(MEMORY_NAME)
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it is closed meanwhile
+            count += MEMORY_NAME in str(link.readlink())
+    return count
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 60.0
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
+def watched(trainer: RankZeroTrainer, pid: int, then: Callable[[], None]) -> None:
+    """Do something once the other rank maps the batch it was given."""
+    link: Any = trainer._link  # pyright: ignore[reportPrivateUsage]
+    tell = link.tell
+
+    def tell_and_watch(command: RankCommand) -> None:
+        tell(command)
+        wait_for(lambda: mappings(pid) > 0, "the other rank maps no batch")
+        assert mappings(os.getpid()) == 0, "the first rank has no need of it any more"
+        then()
+
+    link.tell = tell_and_watch
+
+
+def test_a_batch_in_memory_is_there_in_its_step_alone(tmp_path: Path) -> None:
+    """Seen caught: the memory held by its sender; a command that the other rank kept."""
+    with leading(tmp_path) as (trainer, pids):
+        told: list[int] = []
+        watched(trainer, pids[0], lambda: told.append(mappings(pids[0])))
+        for version in range(2):
+            trainer.step(trees_of(2, version=version))
+            wait_for(lambda: mappings(pids[0]) == 0, "the other rank still maps the batch")
+        # One file, mapped, and the mapping's own descriptor.
+        assert told == [2, 2]
+        assert mappings(os.getpid()) == 0
+
+
+def test_a_batch_in_memory_goes_with_a_rank_that_dies_in_its_step(tmp_path: Path) -> None:
+    with leading(tmp_path) as (trainer, pids):
+        watched(trainer, pids[0], lambda: os.kill(pids[0], signal.SIGKILL))
+        with pytest.raises(LearnError, match=r"rank 1 of the trainer, process \d+, .*SIGKILL"):
+            trainer.step(trees_of(2))
+        assert mappings(os.getpid()) == 0
+    assert_gone(pids)
+
+
+@pytest.mark.timeout(720)
+def test_a_batch_in_memory_goes_with_a_run_that_is_killed_in_its_step(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys; from pathlib import Path; from tests.support.learning import "
+        "trees_of; from tests.run.test_sharded_run import opened, watched; "
+        "trainer, pids = opened(Path(sys.argv[1])); print(*pids, flush=True); "
+        "watched(trainer, pids[0], lambda: os.kill(os.getpid(), signal.SIGKILL)); "
+        "trainer.step(trees_of(2))"
+    )
+    path = os.pathsep.join(filter(None, sys.path))
+    killed = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL
+    # It has no name: with the last process that maps it, it is gone.
+    assert_gone([int(pid) for pid in killed.stdout.split()])
 
 
 def test_a_signal_to_all_is_the_leading_ranks_to_answer(tmp_path: Path) -> None:

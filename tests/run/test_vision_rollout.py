@@ -136,8 +136,7 @@ async def test_every_sampled_token_trains_once_in_the_context_it_was_sampled_in(
     tmp_path: Path, keep: int | None
 ) -> None:
     tree, asked = await played(tmp_path, keep)
-    (trajectory,) = tree.trajectories()
-    sample = sample_of(trajectory)
+    sample = sample_of(tree, tree.leaves[0])
     assert sample is not None
     cut = contexts(sample)
     assert len(cut) == (1 if keep is None else 6 - keep)

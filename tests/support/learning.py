@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,7 +26,7 @@ from agentrl.learn.loss import AnyLossFunction, PolicyTokens
 from agentrl.learn.method import bind_method
 from agentrl.learn.methods import LearnMethods
 from agentrl.learn.micro_batch import CreditedSample, MicroBatch, micro_batch
-from agentrl.learn.sample import TrainingGroup, groups_of
+from agentrl.learn.sample import TrainingGroup, TrainingSample, groups_of
 from agentrl.learn.sequence_layout import SequenceLayout
 from agentrl.learn.trainer import PolicyTrainer
 from agentrl.learn.update import PolicyGradient
@@ -105,10 +106,16 @@ def trees_of(
     return trees
 
 
+def writable(sample: TrainingSample) -> TrainingSample:
+    """Return a sample with arrays of its own, which a test may write into."""
+    values = {each.name: getattr(sample, each.name) for each in fields(sample)}
+    return replace(sample, **{k: v.copy() for k, v in values.items() if isinstance(v, np.ndarray)})
+
+
 def rows_of(trees: Sequence[Tree]) -> list[CreditedSample]:
     """Return the rows a trainer would make of these trees."""
     groups = groups_of(trees)
-    samples = [sample for group in groups for sample in group.samples]
+    samples = [writable(sample) for group in groups for sample in group.samples]
     credit = advantage_of(GrpoAdvantage())(groups)
     return [CreditedSample(s, a) for s, a in zip(samples, credit, strict=True)]
 

@@ -70,6 +70,7 @@ def world(most: int = 3) -> Generator[World]:
                 if process.pid is not None:
                     process.join(30)
                     process.kill()
+                    process.join()
 
 
 def trained(

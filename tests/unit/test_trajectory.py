@@ -3,10 +3,13 @@
 Mutants seen caught: `share` appends always; `share` ignores the parent; `path_ids` not reversed;
 `trajectory` takes log-probs of given nodes; `mask` true for `forced`; a branch that shows an image
 shows it in its sibling too; a context counts a withdrawn node; images keep the places they had
-before a withdrawal; a walk to the root at every turn; images copied into every node.
+before a withdrawal; a walk to the root at every turn; images copied into every node; a log-prob
+that no float32 holds ends the run.
 """
 
 import asyncio
+import math
+import struct
 import sys
 import tracemalloc
 from types import FrameType
@@ -23,6 +26,7 @@ from agentrl.trajectory import (
     Finished,
     Leaf,
     Node,
+    PackedTokens,
     Source,
     Tree,
     Truncated,
@@ -303,3 +307,44 @@ def test_a_tree_that_is_read_back_has_the_ids_it_had() -> None:
     assert tree.tokens(4) == (1, 2, 7, 8)
     with pytest.raises(ValueError, match="parent 2 of node 5 is vacant; restore it first"):
         tree.restore(5, sampled(2, 9))
+
+
+def sampled_node(token_ids: tuple[int, ...], logprob: float = -1.0, version: int = 0) -> Node:
+    n = len(token_ids)
+    return Node(
+        parent=None,
+        source="sampled",
+        token_ids=token_ids,
+        turn=0,
+        logprobs=(logprob,) * n,
+        versions=(version,) * n,
+    )
+
+
+def test_packed_tokens_golden() -> None:
+    tree = Tree(TASK)
+    prompt, sampled = tree.add(given_node(None, 1, 2)), tree.add(sampled_node((3, 70_000), -0.5, 7))
+    assert tree.packed(prompt) == PackedTokens(struct.pack("2i", 1, 2), b"", b"")
+    assert tree.packed(sampled) == PackedTokens(
+        struct.pack("2i", 3, 70_000), struct.pack("2f", -0.5, -0.5), struct.pack("2i", 7, 7)
+    )
+
+
+@pytest.mark.parametrize(
+    ("logprob", "packed"),
+    [(-1e39, -math.inf), (1e300, math.inf), (-math.inf, -math.inf), (-3e38, -3e38), (-0.1, -0.1)],
+)
+def test_a_logprob_that_no_float32_holds_is_infinite(logprob: float, packed: float) -> None:
+    (found, _) = struct.unpack("2f", PackedTokens.from_node(sampled_node((1, 2), logprob)).logprobs)
+    assert found == pytest.approx(packed, rel=1e-7)
+    (unknown,) = struct.unpack("f", PackedTokens.from_node(sampled_node((1,), math.nan)).logprobs)
+    assert math.isnan(unknown)
+
+
+@pytest.mark.parametrize("node", [given_node(None, 2**31), sampled_node((1,), version=2**31)])
+def test_a_number_that_is_no_int32_is_refused_and_nothing_is_added(node: Node) -> None:
+    tree = Tree(TASK)
+    with pytest.raises(ValueError, match="no integer of 32 bits"):
+        tree.add(node)
+    assert tree.nodes == ()
+    assert tree.add(given_node(None, 2**31 - 1)) == 0

@@ -1,7 +1,6 @@
 """Actor of a rank: it is that rank, and answers with values only."""
 
 import os
-import pickle
 import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -66,12 +65,11 @@ class RankHost:
             return traceback.format_exc()[-SAID_CHARS:]
         return None
 
-    def run(self, command: bytes) -> str | None:
-        """Take part in a pickled `RankCommand`; return the end of a trace if that fails."""
+    def run(self, command: RankCommand) -> str | None:
+        """Take part in a command; return the end of a trace if that fails."""
         try:
             assert self._trainer is not None, "a rank takes part when it has joined"
-            rank_command: RankCommand = pickle.loads(command)
-            rank_command.run(self._trainer)
+            command.run(self._trainer)
         except Exception:  # noqa: BLE001 - told to the leading rank, which ends this one
             return traceback.format_exc()[-SAID_CHARS:]
         return None

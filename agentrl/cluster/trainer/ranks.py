@@ -1,6 +1,5 @@
 """The way from the leading rank to the others, which are actors of Ray."""
 
-import pickle
 import threading
 import time
 from collections.abc import Generator, Sequence
@@ -89,11 +88,13 @@ class RayRanks:
         return [member.pid for member in self._members]
 
     def tell(self, command: RankCommand) -> None:
-        """Let every actor do this next. It is in Ray's object store once."""
+        """Let every actor do this next.
+
+        It is in Ray's object store once on each machine: arrays are views of it there.
+        """
         import ray
 
-        # As bytes: Ray would hand arrays out as read-only views of its store.
-        command_ref = ray.put(pickle.dumps(command, protocol=pickle.HIGHEST_PROTOCOL))
+        command_ref = ray.put(command)
         for member in self._members:
             member.run(command_ref)
 

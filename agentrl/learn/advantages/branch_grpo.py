@@ -101,7 +101,7 @@ def _logprobs(samples: Sequence[TrainingSample], shape: SharedPrefixes) -> list[
         token_logprobs = sample.behaviour[
             (shape.places[segment.samples[0]] == index) & sample.sampled
         ]
-        logprobs.append(float(token_logprobs[np.isfinite(token_logprobs)].sum()))
+        logprobs.append(float(token_logprobs[np.isfinite(token_logprobs)].sum(dtype=np.float64)))
     return logprobs
 
 

@@ -46,7 +46,7 @@ def score(sample: TrainingSample, *, logprobs: Literal["behaviour", "proximal"])
     if token_logprobs is None:
         return None
     finite_logprobs = token_logprobs[sample.mask & np.isfinite(token_logprobs)]
-    return float(finite_logprobs.mean()) if len(finite_logprobs) else None
+    return float(finite_logprobs.mean(dtype=np.float64)) if len(finite_logprobs) else None
 
 
 def _bind(section: XrpoAdvantage) -> AdvantageFunction:

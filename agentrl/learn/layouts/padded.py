@@ -64,8 +64,8 @@ class PaddedLayout(LimitedLayout):
         widths = [forward_tokens(s.mask) for s in sequences]
         pairs = list(zip(sequences, widths, strict=True))
         mask = pad([s.mask[1 : width + 1] for s, width in pairs])
-        inputs = pad([s.token_ids[:width] for s, width in pairs])
-        targets = pad([s.token_ids[1 : width + 1] for s, width in pairs])
+        inputs = pad([s.token_ids[:width] for s, width in pairs]).astype(np.int64)
+        targets = pad([s.token_ids[1 : width + 1] for s, width in pairs]).astype(np.int64)
         predictions = np.flatnonzero(mask)
         return ModelInputs(
             inputs=torch.from_numpy(inputs).to(device),

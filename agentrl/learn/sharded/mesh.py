@@ -17,6 +17,7 @@ from agentrl.learn.ranks import TrainerRanks
 from agentrl.learn.sequence_layout import SequenceLayout, TokenSequence
 from agentrl.learn.sharded.balance import split
 from agentrl.learn.sharded.gather import gather_weights
+from agentrl.learn.sharded.packed_object import broadcast_object
 from agentrl.learn.sharded.shard import shard
 from agentrl.learn.sharded.shards import read_shards, write_shards
 from agentrl.metrics.accumulator import MetricAccumulator
@@ -102,10 +103,8 @@ class MeshRanks(TrainerRanks):
             )
 
     def broadcast(self, value: T | None) -> T:
-        """Return the first rank's value. A collective."""
-        shared: list[Any] = [value]
-        dist.broadcast_object_list(shared, group=self._control, group_src=0)
-        return shared[0]
+        """Return the first rank's value, whose arrays nobody may write into. A collective."""
+        return broadcast_object(value, self._control)
 
     def _gather_objects(self, value: T) -> list[T]:
         values: list[Any] = [None] * self.size

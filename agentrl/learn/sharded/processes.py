@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import pickle
 import signal
 import socket
 import subprocess
@@ -19,6 +18,7 @@ from typing import IO
 
 import agentrl
 from agentrl.errors import AgentrlError, ConfigError, LearnError
+from agentrl.learn.sharded.packed_object import SharedObject, receive_object
 from agentrl.learn.sharded.rank_link import RankCommand
 from agentrl.learn.sharded.rank_spec import RankSpec, follower, leave
 from agentrl.runtime.gpu_placement import VARIABLE
@@ -58,9 +58,9 @@ class LocalRankLink:
         return [member.process.pid for member in self._members]
 
     def tell(self, command: RankCommand) -> None:
-        data = pickle.dumps(command, protocol=pickle.HIGHEST_PROTOCOL)
+        shared = SharedObject(command)
         for member in self._members:
-            member.connection.send_bytes(data)
+            shared.send(member.connection, member.process.pid)
 
     def blame(self) -> str | None:
         deadline = time.monotonic() + BLAME_S
@@ -158,7 +158,7 @@ def _listen(connection: Connection, commands: "SimpleQueue[RankCommand]") -> Non
     """Hand commands on; end the process when there will be no more, whatever it is waiting for."""
     try:
         while True:
-            commands.put(connection.recv())
+            commands.put(receive_object(connection))
     except (EOFError, OSError):
         os._exit(0)
     except BaseException:  # noqa: BLE001 - a command that cannot be read, nobody could obey

@@ -39,11 +39,16 @@ def branching_figures(shaped: Sequence[BranchingSummary]) -> dict[str, float]:
         seconds = [copied.seconds for copied in copies]
         figures["branching/copy_seconds_mean"] = sum(seconds) / len(seconds)
         figures["branching/copy_seconds_max"] = max(seconds)
-    played = sum(len(t.token_ids) for one in shaped for t in one.tree.trajectories())
+    played = sum(_count_played_tokens(one.tree) for one in shaped)
     stored = sum(_count_stored_tokens(one.tree) for one in shaped)
     if played:
         figures["branching/shared_tokens"] = 1 - stored / played
     return figures
+
+
+def _count_played_tokens(tree: Tree) -> int:
+    ends = [leaf.node for leaf in tree.leaves if leaf.node is not None]
+    return sum(len(part.token_ids) for end in ends for part in tree.path(end))
 
 
 def _count_stored_tokens(tree: Tree) -> int:

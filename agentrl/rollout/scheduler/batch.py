@@ -3,9 +3,13 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from agentrl.rollout.scheduler.member import QueuedGroup
-from agentrl.trajectory import Trajectory, Tree
+from agentrl.trajectory import Tree
+
+if TYPE_CHECKING:
+    from numpy import ndarray
 
 NOT_SAMPLED = -1
 """The version of a token that the policy did not sample."""
@@ -23,9 +27,9 @@ class RolloutBatch:
     """No token that comes later was sampled by an older version."""
     max_age: int | None
 
-    def trainable(self, trajectory: Trajectory) -> tuple[bool, ...]:
+    def trainable(self, versions: "ndarray") -> "ndarray":
         """Return per token whether it may train now: sampled, and within its age bound."""
-        return trainable(trajectory.versions, version=self.version, max_age=self.max_age)
+        return trainable(versions, version=self.version, max_age=self.max_age)
 
     def ages(self) -> dict[int, int]:
         """Return the number of sampled tokens of each age."""
@@ -33,15 +37,13 @@ class RolloutBatch:
         return age_histogram(runs, version=self.version)
 
 
-def trainable(versions: Sequence[int], *, version: int, max_age: int | None) -> tuple[bool, ...]:
+def trainable(versions: "ndarray", *, version: int, max_age: int | None) -> "ndarray":
     """Return per token whether it may train at `version`: sampled, and not older than `max_age`.
 
     A token's age is the versions between the weights that sampled it and those it would train.
     """
-    may_train = {
-        v: v != NOT_SAMPLED and (max_age is None or version - v <= max_age) for v in set(versions)
-    }
-    return tuple(map(may_train.__getitem__, versions))
+    is_sampled = versions != NOT_SAMPLED
+    return is_sampled if max_age is None else is_sampled & (version - versions <= max_age)
 
 
 def age_histogram(versions: Iterable[Sequence[int]], *, version: int) -> dict[int, int]:

@@ -7,7 +7,6 @@ machine understands differently, GPUs for ranks of a trainer on CPUs.
 """
 
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -205,7 +204,7 @@ def test_a_rank_without_the_policy_says_which_folder_all_have_to_see(tmp_path: P
 def test_a_rank_that_has_not_joined_says_so(tmp_path: Path) -> None:
     host = RankHost(setup_of(tmp_path), lambda: "10.0.0.7")
     assert "when it has loaded" in (host.join() or "")
-    assert "when it has joined" in (host.run(pickle.dumps(RankCommand("weights"))) or "")
+    assert "when it has joined" in (host.run(RankCommand("weights")) or "")
 
 
 def test_all_ranks_are_on_the_kind_of_device_that_the_first_is_on(

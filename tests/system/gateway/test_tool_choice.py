@@ -260,7 +260,7 @@ async def play(
 
 def trained(tree: Tree) -> list[tuple[int, ...]]:
     """Return what trains, turn by turn."""
-    sample = sample_of(tree.trajectories()[0])
+    sample = sample_of(tree, tree.leaves[0])
     assert sample is not None
     found: dict[int, list[int]] = {}
     for one in contexts(sample):

@@ -135,7 +135,7 @@ async def test_a_patch_needs_a_chat_that_can_write() -> None:
 
 async def test_a_patched_turn_is_a_context_of_its_own() -> None:
     tree, _ = await play("no", "right", "nay", "done")
-    sample = sample_of(tree.trajectories()[0])
+    sample = sample_of(tree, tree.leaves[0])
     assert sample is not None
     found = [
         (text_of(c.sample.token_ids), text_of(c.sample.token_ids[c.sample.mask]))
@@ -201,7 +201,7 @@ def patched(turns: Turns) -> TrainingSample:
             at = tree.add(Node(parent=at, source="forced", token_ids=patch, turn=turn, withdraws=1))
         at = tree.add(Node(parent=at, source="tool", token_ids=answer, turn=turn + 1))
     end = Leaf(node=at, outcome=Truncated("turns", 1.0), sample=0)
-    found = sample_of(tree.trajectory(end))
+    found = sample_of(tree, end)
     assert found is not None
     return found
 
@@ -250,7 +250,7 @@ def test_what_contexts_are_scored_with_comes_back_to_its_tokens(turns: Turns) ->
 def test_log_probs_of_a_trajectory_are_those_of_its_contexts() -> None:
     """What follows a patch is scored behind the patch, and the patched turn where it was said."""
     tree = _tree()
-    sample = sample_of(tree.trajectories()[0])
+    sample = sample_of(tree, tree.leaves[0])
     assert sample is not None
     evidence = LogprobScorer(model_of(), PaddedLayout(64), 1.0, head_at_positions=True)
     whole = evidence.score_groups([TrainingGroup("t", (sample,))])[0].samples[0].proximal
@@ -326,4 +326,4 @@ def test_rows_share_the_credit_of_their_tokens() -> None:
 def test_a_failed_trajectory_is_none_still() -> None:
     tree = _tree()
     leaf = replace(tree.leaves[0], outcome=Failed("env", "broke"))
-    assert sample_of(tree.trajectory(leaf)) is None
+    assert sample_of(tree, leaf) is None

@@ -5,6 +5,8 @@
 - padded with something that counts: padding property
 - what may not train trained, or dropped from its group: test of what may not train
 - failed trajectories kept; NaN reward let through: tests of groups_of
+- a node's versions or log-probs of another node; nodes counted from the leaf; -1 left out:
+  property of samples beside trajectories
 - plan: limit on real in place of padded tokens, `>` -> `>=`, padding rule dropped: plan tests
 """
 
@@ -109,6 +111,48 @@ def test_a_sample_keeps_what_was_recorded() -> None:
     assert (sample.turn_rewards, sample.truncated) == ((), False)
 
 
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["prompt", "sampled", "tool", "template"]),
+            st.lists(st.integers(0, 2**31 - 1), max_size=5),
+            st.integers(0, 9),
+        ),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_samples_hold_what_trajectories_do(
+    parts: list[tuple[Source, list[int], int]],
+) -> None:
+    tree = Tree(Task(prompt="q", id="t1"))
+    root = tree.add(Node(parent=None, source="prompt", token_ids=(1,), turn=0))
+    ids = [root]
+    for turn, (source, token_ids, back) in enumerate(parts):
+        is_sampled = source == "sampled"
+        node = Node(
+            parent=ids[-1 - back % len(ids)],
+            source=source,
+            token_ids=tuple(token_ids),
+            turn=turn,
+            logprobs=tuple(-t / 3 for t in token_ids) if is_sampled else (),
+            versions=tuple(t % 7 for t in token_ids) if is_sampled else (),
+        )
+        ids.append(tree.add(node))
+    for sample, node in enumerate(ids):
+        tree.end(Leaf(node=node, outcome=Finished(1.0), sample=sample, root=0))
+    (group,) = groups_of([tree])
+    for sample, one in zip(group.samples, tree.trajectories(), strict=True):
+        assert sample.token_ids.tolist() == [*one.token_ids]
+        assert sample.mask.tolist() == sample.sampled.tolist() == [*one.mask]
+        assert sample.behaviour.tolist() == np.array(one.logprobs, np.float32).tolist()
+        assert sample.versions.tolist() == [*one.versions]
+        assert sample.turns.tolist() == [*one.turns]
+        assert sample.nodes.tolist() == [*one.nodes]
+        assert (sample.jumps, sample.images, sample.root) == (one.jumps, one.images, one.root)
+        assert not sample.mask.flags.writeable
+
+
 def test_failed_trajectories_and_groups_of_nothing_else_are_left_out() -> None:
     failed = tree_of(("prompt", (1,)), ("sampled", (2,)), outcome=Failed("env", "broke"))
     assert groups_of([failed]) == ()
@@ -119,12 +163,12 @@ def test_failed_trajectories_and_groups_of_nothing_else_are_left_out() -> None:
 def test_tokens_that_may_not_train_are_context_and_count_in_the_baseline() -> None:
     """Kills: the choice ignored; a sample without a trainable token dropped from its group."""
     tree = tree_of(*LONG)
-    (group,) = groups_of([tree], lambda t: [version == 6 for version in t.versions])
+    (group,) = groups_of([tree], lambda versions: versions == 6)
     assert group.samples[0].mask.tolist() == [False, False, False, False, False, True, False]
-    (group,) = groups_of([tree], lambda t: [False] * len(t.versions))
+    (group,) = groups_of([tree], lambda versions: versions > 6)
     assert (group.rewards, group.samples[0].sampled_tokens) == ((1.0,), 0)
     with pytest.raises(LearnError, match="not sampled by the policy is selected for training"):
-        groups_of([tree], lambda t: [True] * len(t.versions))
+        groups_of([tree], lambda versions: versions < 9)
 
 
 @pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf])

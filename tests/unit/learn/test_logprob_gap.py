@@ -26,6 +26,9 @@ from agentrl.learn.corrections import icepop, measure_ratios, truncate_ratios
 from agentrl.learn.layouts.padded import PaddedLayout
 from agentrl.learn.logprob_gap import GapAlarm, complaint, gap_metrics, observe_gap, observe_weights
 from agentrl.learn.logprob_scorer import LogprobScorer
+from agentrl.learn.micro_batch import CreditedSample
+from agentrl.learn.report import batch_metrics
+from agentrl.learn.sample import TrainingGroup, TrainingSample
 from agentrl.learn.trainer import PolicyTrainer
 from agentrl.metrics.accumulator import MetricAccumulator
 from agentrl.trajectory import Tree
@@ -261,6 +264,43 @@ def test_the_ages_of_a_batch_are_reported_by_their_spread() -> None:
         assert figures[f"age/{name}"] == ages[math.ceil(share * len(ages)) - 1]
     assert figures["age/p50"] == 0.0
     assert figures["age/p90"] == figures["age/p99"] == 7.0
+    assert figures["age/mean"] == np.mean(ages)
+    assert (figures["age/max"], figures["tokens/trained"]) == (7.0, len(ages))
+
+
+def sample_of(versions: list[int]) -> TrainingSample:
+    """Return a prompt of one token and an answer that these versions sampled."""
+    zeros = np.zeros(len(versions) + 1, np.int32)
+    mask = np.arange(len(zeros)) > 0
+    return TrainingSample(
+        task_id="t",
+        sample=0,
+        reward=1.0,
+        token_ids=zeros,
+        mask=mask,
+        behaviour=zeros.astype(np.float32),
+        versions=np.array([-1, *versions], np.int32),
+        turns=zeros,
+        nodes=zeros,
+        sampled=mask,
+    )
+
+
+@given(
+    st.lists(
+        st.lists(st.integers(0, 40), min_size=1, max_size=30).map(sorted), min_size=1, max_size=6
+    )
+)
+def test_the_spread_of_ages_is_that_of_all_tokens(versions: list[list[int]]) -> None:
+    """Kills: ranks rounded down; versions of one sample alone; ages of tokens that do not train."""
+    rows = [CreditedSample(sample_of(own), np.ones(len(own) + 1)) for own in versions]
+    group = TrainingGroup("t", tuple(row.sample for row in rows))
+    figures = batch_metrics([group], rows, rows, failed=0, version=40)
+    ages = 40 - np.concatenate([np.array(own) for own in versions])
+    wanted = np.percentile(ages, (50, 90, 99), method="inverted_cdf")
+    assert [figures[f"age/p{percent}"] for percent in (50, 90, 99)] == wanted.tolist()
+    assert figures["age/mean"] == ages.mean()
+    assert (figures["age/max"], figures["tokens/trained"]) == (ages.max(), len(ages))
 
 
 def test_masked_and_rejected_tokens_are_not_active() -> None:

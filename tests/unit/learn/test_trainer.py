@@ -7,9 +7,13 @@
   correction weights not applied, or of 1/ratio; behaviour taken for proximal: decoupled identities
 - update skipped for live rows, made or differentiated for idle ones; version not raised
 - warm-up off by one; no clipping of the norm: optimiser tests
+- the order of rows, masks, weights or single advantages left out of the digest that ranks compare,
+  or what is off the mask in it: test of the digest
 """
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -25,11 +29,12 @@ from agentrl.config.learning.correction import NoCorrection, TruncatedCorrection
 from agentrl.config.learning.loss import PpoClipLoss
 from agentrl.config.learning.proximal import BehaviourProximal
 from agentrl.errors import ConfigError, LearnError
+from agentrl.learn.batch import TrainingBatch
 from agentrl.learn.layouts.padded import PaddedLayout
 from agentrl.learn.micro_batch import CreditedSample
 from agentrl.learn.optimizer import warmup
 from agentrl.learn.token_logprobs import head_is_plain, score
-from agentrl.learn.trainer import PolicyTrainer
+from agentrl.learn.trainer import PolicyTrainer, digest_decisions
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Finished, Leaf, Node, Tree
 from tests.support.learning import (
@@ -499,3 +504,59 @@ def test_training_raises_the_probability_of_what_pays(changes: dict[str, Any]) -
     assert before < 0.2
     assert next_log_probs(trainer.model)[7].exp() > 0.9
     assert sum(rewards[-5:]) / 5 > 0.8
+
+
+# --- what ranks compare ---------------------------------------------------------------------------
+
+
+def change_credit(row: CreditedSample, *, on_mask: bool, to: float = 9.0) -> CreditedSample:
+    advantages = np.array(row.advantages)
+    advantages[np.flatnonzero(row.mask == on_mask)[-1]] = to
+    return replace(row, advantages=advantages)
+
+
+def drop_token(row: CreditedSample) -> CreditedSample:
+    mask = row.mask.copy()
+    mask[np.flatnonzero(mask)[0]] = False
+    return replace(row, sample=replace(row.sample, mask=mask))
+
+
+def weigh(row: CreditedSample) -> CreditedSample:
+    return replace(row, sample=replace(row.sample, weights=np.full(len(row.mask), 0.5)))
+
+
+def forget_identity(row: CreditedSample) -> CreditedSample:
+    """Return a row that nothing but its tokens says which it is."""
+    return replace(row, sample=replace(row.sample, token_ids=row.token_ids.copy()))
+
+
+Change = Callable[[list[CreditedSample]], list[CreditedSample]]
+DECISIONS: dict[str, Change] = {
+    "another order": lambda rows: [rows[1], rows[0], *rows[2:]],
+    "a row less": lambda rows: rows[1:],
+    "a row twice": lambda rows: [rows[0], *rows],
+    "credit of one token": lambda rows: [change_credit(rows[0], on_mask=True), *rows[1:]],
+    "credit of all": lambda rows: [replace(r, advantages=r.advantages * 2) for r in rows],
+    "a token less": lambda rows: [drop_token(rows[0]), *rows[1:]],
+    "weights": lambda rows: [*rows[:-1], weigh(rows[-1])],
+    "weights of another row": lambda rows: [weigh(rows[0]), *rows[1:]],
+    "another row's tokens": lambda rows: [forget_identity(rows[0]), *rows[1:]],
+}
+
+
+def test_ranks_that_decide_otherwise_have_another_digest() -> None:
+    batch = TrainingBatch.from_trees(trees_of())
+    samples = [sample for group in batch.groups for sample in group.samples]
+    rows = [
+        CreditedSample(sample, np.full(len(sample.mask), 0.1 + place))
+        for place, sample in enumerate(samples)
+    ]
+    same = digest_decisions(rows, batch)
+    again = TrainingBatch.from_trees(trees_of())
+    theirs = [sample for group in again.groups for sample in group.samples]
+    others = [replace(row, sample=sample) for row, sample in zip(rows, theirs, strict=True)]
+    assert digest_decisions(others, again) == same, "another process has arrays of its own"
+    off_mask = [change_credit(row, on_mask=False) for row in rows]
+    assert digest_decisions(off_mask, batch) == same, "nobody reads it"
+    found = {name: digest_decisions(change(rows), batch) for name, change in DECISIONS.items()}
+    assert len({same, *found.values()}) == 1 + len(found), found

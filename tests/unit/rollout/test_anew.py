@@ -70,7 +70,7 @@ async def test_what_was_said_before_is_seen_no_more_and_trains_where_it_was_said
     (trajectory,) = episode.tree.trajectories()
     assert text_of(trajectory.token_ids) == "ab>hi.ok>new.cd>ho.ok>new.cd>done."
     assert trajectory.jumps == ((13, -1), (26, -1))
-    sample = sample_of(trajectory)
+    sample = sample_of(episode.tree, leaf)
     assert sample is not None
     found = [
         (text_of(c.sample.token_ids), text_of(c.sample.token_ids[c.sample.mask]))
@@ -333,6 +333,6 @@ def _prompt(parent: int, *, withdraws: int, turn: int = 0) -> Node:
 
 
 def _sample(tree: Tree) -> TrainingSample:
-    found = sample_of(tree.trajectories()[0])
+    found = sample_of(tree, tree.leaves[0])
     assert found is not None
     return found

@@ -376,9 +376,9 @@ def test_a_shared_step_is_one_step_and_a_failed_one_is_none() -> None:
 
 def test_step_weights_multiply_the_token_mask_and_nothing_else() -> None:
     trajectory = branched().trajectories()[0]
-    weights = token_weights(trajectory.mask, trajectory.turns, {0: 0.0, 1: 2.0})
-    assert weights.tolist() == [0, 0, 0, 0, 0, 2, 2]
-    assert token_weights(trajectory.mask, trajectory.turns, {}).tolist() == [0, 0, 1, 1, 0, 1, 1]
+    mask, turns = np.array(trajectory.mask), np.array(trajectory.turns)
+    assert token_weights(mask, turns, {0: 0.0, 1: 2.0, 9: 5.0}).tolist() == [0, 0, 0, 0, 0, 2, 2]
+    assert token_weights(mask, turns, {}).tolist() == [0, 0, 1, 1, 0, 1, 1]
 
 
 def test_what_curation_sees_of_a_tree() -> None:

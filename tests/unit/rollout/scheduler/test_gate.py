@@ -19,6 +19,7 @@ queued, with branches that have a world already, or one too many.
 
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -193,11 +194,12 @@ def test_the_age_bound_restarts_only_where_it_does_not_mask() -> None:
 
 
 def test_tokens_beyond_their_age_do_not_train_and_fresh_ones_of_the_same_run_do() -> None:
-    versions = (-1, 0, 0, 1, -1, 2, 3)
-    assert trainable(versions, version=3, max_age=1) == (False,) * 5 + (True,) * 2
-    assert trainable(versions, version=3, max_age=None) == tuple(v >= 0 for v in versions)
-    assert trainable(versions, version=3, max_age=0) == (False,) * 6 + (True,)
-    assert age_histogram([versions, (3, 3)], version=3) == {0: 3, 1: 1, 2: 1, 3: 2}
+    versions = np.array([-1, 0, 0, 1, -1, 2, 3])
+    assert trainable(versions, version=3, max_age=1).tolist() == [False] * 5 + [True] * 2
+    assert trainable(versions, version=3, max_age=None).tolist() == (versions >= 0).tolist()
+    assert trainable(versions, version=3, max_age=0).tolist() == [False] * 6 + [True]
+    assert trainable(versions, version=3, max_age=9).tolist() == (versions >= 0).tolist()
+    assert age_histogram([versions.tolist(), (3, 3)], version=3) == {0: 3, 1: 1, 2: 1, 3: 2}
 
 
 # --- groups ---------------------------------------------------------------------------------------
