@@ -160,22 +160,22 @@ class ChatTemplate:
 def find_time_format(source: str) -> str:
     """Return a format by which a template writes the time of day; empty where it writes none, but
     the date at most."""
-    formats = (found[1] for found in _CLOCK.finditer(source))
+    formats = (match[1] for match in _CLOCK.finditer(source))
     return next((each for each in formats if _TIME_OF_DAY.search(each.replace("%%", ""))), "")
 
 
 def describe_clock(source: str) -> str:
     """Return the fault of a template that writes the time of day; empty for any other."""
-    if not (written := find_time_format(source)):
+    if not (time_format := find_time_format(source)):
         return ""
     return (
-        f"it writes the time of day ({written!r}), so two renderings of one conversation differ; "
-        "let it write the date alone, as strftime_now('%Y-%m-%d')"
+        f"it writes the time of day ({time_format!r}), so two renderings of one conversation "
+        "differ; let it write the date alone, as strftime_now('%Y-%m-%d')"
     )
 
 
 def prove_within(name: str, prove: Callable[[], Proof]) -> Proof:
-    """Return what `prove` makes of a template; `ConfigError` where it takes longer than `PROOF_S`.
+    """Return the result of `prove` for a template; `ConfigError` if it takes longer than `PROOF_S`.
 
     A loop that does not end is ended; what a template writes into memory is not bounded.
     """

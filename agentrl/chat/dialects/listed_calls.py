@@ -4,7 +4,7 @@ Nemotron Nano 2 write it, or of calls in the notation of Python, as LFM2 does.""
 import re
 from collections.abc import Iterator
 
-from agentrl.chat.call_json import CALL_LIMITS, NAME_MAX, read_arguments, read_call, skip_space
+from agentrl.chat.call_json import NAME_MAX, read_arguments, read_call, skip_space
 from agentrl.chat.dialects.hermes import begin_object, read_object, write_object
 from agentrl.chat.dialects.named_calls import adapt_mistral, write_mistral_id
 from agentrl.chat.dialects.syntax import (
@@ -53,21 +53,21 @@ _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|.)|[\"\x00-\x1f]", re.DOTALL)
 def _read_python(text: str, at: int, number: int) -> CallPart:
     """Read `name(key=value, ...)`, whose values are literals of Python or JSON."""
     begin = _skip_bracket(text, at)
-    named = _PYTHON_NAME.match(text, begin)
-    if named is None or check_name(named[1]):
-        return CallPart(check_name("") if named else "a call must be NAME(KEY=VALUE, ...)", None)
-    written: list[str] = []
+    head = _PYTHON_NAME.match(text, begin)
+    if head is None or check_name(head[1]):
+        return CallPart(check_name("") if head else "a call must be NAME(KEY=VALUE, ...)", None)
+    tokens: list[str] = []
     keys = set[str]()
     try:
-        for token, end in _list_json_tokens(text, named.end()):
+        for token, end in _list_json_tokens(text, head.end()):
             if token.endswith('":') and token in keys:
                 return CallPart(f"{token[:-1]} is written twice", None)
             keys.add(token)
             if token == ")":
-                arguments = "{" + "".join(written) + "}"
-                read = read_arguments(arguments, 0, name=named[1], call_id=f"call_{number}")
+                arguments = "{" + "".join(tokens) + "}"
+                read = read_arguments(arguments, 0, name=head[1], call_id=f"call_{number}")
                 return CallPart(read.call or read.error, end)
-            written.append(token)
+            tokens.append(token)
     except ValueError as error:
         return CallPart(str(error), None)
     return CallPart(") is missing behind the arguments", None)
@@ -76,14 +76,12 @@ def _read_python(text: str, at: int, number: int) -> CallPart:
 def _list_json_tokens(text: str, at: int) -> Iterator[tuple[str, int]]:
     """Yield the tokens from `at` on as JSON writes them, with their ends; `ValueError` for one that
     is none."""
-    begin = at
     while skip_space(text, at) < len(text):
-        found = _PYTHON_TOKEN.match(text, at)
-        if found is None or found.end() - begin > CALL_LIMITS.text_bytes:
-            fault = "there is nothing of a call" if found is None else "the call is too long"
-            raise ValueError(f"{fault} at character {at}")
-        at, kind = found.end(), str(found.lastgroup)
-        token = found[kind]
+        match = _PYTHON_TOKEN.match(text, at)
+        if match is None:
+            raise ValueError(f"there is nothing of a call at character {at}")
+        at, kind = match.end(), str(match.lastgroup)
+        token = match[kind]
         if kind in ("single", "double"):
             token = '"' + _ESCAPE.sub(_write_escape, token) + '"'
         elif kind == "key":
@@ -91,14 +89,14 @@ def _list_json_tokens(text: str, at: int) -> Iterator[tuple[str, int]]:
         yield (_PYTHON_WORDS.get(token, token) if kind == "word" else token), at
 
 
-def _write_escape(found: re.Match[str]) -> str:
+def _write_escape(match: re.Match[str]) -> str:
     """Return an escape of Python, or a character that JSON has no other way for, as JSON has it."""
-    escape = found[1] or ""
+    escape = match[1] or ""
     if escape in _COMMON_ESCAPES:
-        return found[0]
+        return match[0]
     if len(escape) == 3:
         return f"\\u00{escape[1:]}"
-    return write_json("'" if escape == "'" else found[0])[1:-1]
+    return write_json("'" if escape == "'" else match[0])[1:-1]
 
 
 def _write_python(call: ToolCall, number: int) -> str:
@@ -109,8 +107,8 @@ def _write_python(call: ToolCall, number: int) -> str:
 def _write_value(value: object) -> str:
     """Return a value as the templates write it."""
     if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace("'", "\\'")
-        return "'" + escaped.replace("\n", "\\n").replace("\r", "\\r") + "'"
+        body = value.replace("\\", "\\\\").replace("'", "\\'")
+        return "'" + body.replace("\n", "\\n").replace("\r", "\\r") + "'"
     return str(value) if isinstance(value, bool | int | float | None) else write_json(value)
 
 

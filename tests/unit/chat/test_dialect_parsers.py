@@ -2,7 +2,8 @@
 
 Mutants seen caught: a value that ends at the first closing tag; a call in thinking counted; a call
 whose end is missing made; arguments beyond a limit kept; one argument written twice; text after a
-call dropped; the number of calls unlimited; a text typed where a schema takes texts.
+call dropped; the number of calls unlimited; a text typed where a schema takes texts. Of Python's
+notation: one key written twice; its words as they are; a quote not escaped, or its escape kept.
 """
 
 import time
@@ -18,6 +19,7 @@ from agentrl.chat.dialect import ToolCallDialect
 from agentrl.chat.dialects import DIALECTS
 from agentrl.chat.dialects.gemma4 import GEMMA4
 from agentrl.chat.dialects.harmony import HARMONY
+from agentrl.chat.dialects.listed_calls import LFM2
 from agentrl.chat.dialects.named_calls import CALL_BEGIN, CALL_END, CALLS_BEGIN, CALLS_END, SEP
 from agentrl.env import Action
 from agentrl.message import ToolCall
@@ -216,6 +218,7 @@ BROKEN: list[tuple[str, str, str]] = [
     ("lfm2", LFM2_F.replace("'1'", "g(1)"), "broken JSON"),
     ("lfm2", LFM2_F.replace("'1'", "open"), "broken JSON"),
     ("lfm2", LFM2_F.replace("'1'", "nan"), "broken JSON"),
+    ("lfm2", LFM2_F.replace("1", "1" * 2**18), "bytes"),
     ("lfm2", LFM2_F.replace("'1'", "9" * 5_000), "more than 308 digits"),
     ("lfm2", LFM2_F.replace("'1'", "[" * 99 + "]" * 99), "nested more than 64 deep"),
     ("lfm2", LFM2_F.replace("'1'", "1, a=2"), "twice"),
@@ -230,6 +233,12 @@ def test_broken_calls_say_what_is_wrong(name: str, text: str, problem: str) -> N
     assert len(action.malformed) == 1
     assert problem in action.malformed[-1]
     assert "Write " in action.malformed[-1]
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")))
+def test_any_text_comes_back_from_the_notation_of_python(text: str) -> None:
+    call = ToolCall("call_0", "f", {"a": text, "b": {"c": text}, "d": [text]})
+    assert LFM2.parse(LFM2.write("", (call,)), 0).tool_calls == (call,)
 
 
 @pytest.mark.parametrize("name", DIALECT_NAMES)
