@@ -8,7 +8,7 @@ from agentrl.chat.dialects import find_dialect
 from agentrl.chat.format import ChatFormat, bind_template
 from agentrl.chat.format_checks import FORMAT_CHECKS, REWRITING_CHECKS
 from agentrl.chat.renderer_template import RENDERER
-from agentrl.chat.template import ChatTemplate
+from agentrl.chat.template import ChatTemplate, prove_within
 from agentrl.chat.template_checks import TEMPLATE_CHECKS, TemplateCheckError
 from agentrl.errors import ConfigError, EnvError
 
@@ -63,10 +63,34 @@ def check_template(
 ) -> ConformanceVerdict:
     """Put a template and a tokenizer through every check; takes milliseconds.
 
-    Raises `ConfigError` only when there is no template to check or no such dialect.
+    Raises `ConfigError` only when there is no template to check or no such dialect, and for a
+    template that does not come to an end.
     """
     if dialect not in ("auto", RENDERER):
         find_dialect(dialect)
+    name = renderer or template or tokenizer.name_or_path or "the policy"
+    return prove_within(
+        f"the chat template of {name}",
+        lambda: _check(
+            tokenizer,
+            dialect=dialect,
+            template=template,
+            options=options,
+            earlier_turns=earlier_turns,
+            renderer=renderer,
+        ),
+    )
+
+
+def _check(
+    tokenizer: "PreTrainedTokenizerBase",
+    *,
+    dialect: str,
+    template: str | None,
+    options: Mapping[str, Any] | None,
+    earlier_turns: Literal["template", "sampled"],
+    renderer: str | None,
+) -> ConformanceVerdict:
     bound = bind_template(tokenizer, template, options, renderer=renderer)
     try:
         chat = ChatFormat(

@@ -20,7 +20,7 @@ from agentrl.chat.image_window import ImageNote
 from agentrl.chat.images import ImageTokens, check_images, expand_images, images_of
 from agentrl.chat.renderer import TokenSegment
 from agentrl.chat.renderer_template import RENDERER, RendererTemplate
-from agentrl.chat.template import WAY_OUT, ChatTemplate
+from agentrl.chat.template import WAY_OUT, ChatTemplate, describe_clock
 from agentrl.chat.thinking import end_of_thinking
 from agentrl.chat.turn_renderer import ANSWER, CALL, SPOKEN, SPOKEN_NEXT, TurnRenderer
 from agentrl.env import Action, ToolSchema
@@ -99,6 +99,8 @@ class ChatFormat:
         self._images = images
         moves_tools = earlier_turns == "sampled"
         bound = bind_template(tokenizer, template, options, renderer=renderer)
+        if clock_fault := describe_clock(bound.source):
+            raise ConfigError(f"{bound.name} cannot be appended to: {clock_fault}, or {WAY_OUT}")
         if dialect == "auto":
             self.dialect, self.template = read_dialect(bound, moves_tools=moves_tools)
         elif dialect == RENDERER and isinstance(bound, RendererTemplate):

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
 from jinja2 import TemplateError, TemplateSyntaxError
 
@@ -14,6 +14,7 @@ from agentrl.chat.dialects import TEMPLATES, find_dialect, load_dialects
 from agentrl.env import ToolSchema
 from agentrl.errors import ConfigError
 from agentrl.message import Image, Message
+from agentrl.runtime.threads import call_within
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -21,9 +22,15 @@ if TYPE_CHECKING:
 SHIPPED = ", ".join(TEMPLATES)
 WAY_OUT = f"set policy.template to one shipped with agentrl ({SHIPPED}), or to a Jinja file"
 
+PROOF_S = 60.0
+"""Seconds in which what is proved of a template has to be rendered: it takes milliseconds."""
+
+Proof = TypeVar("Proof")
 Adapt = Callable[[dict[str, Any]], dict[str, Any]]
 """As `ToolCallDialect.adapt`."""
 
+_CLOCK = re.compile(r"strftime_now\(\s*['\"]([^'\"]*)['\"]")
+_TIME_OF_DAY = re.compile(r"%[-_0^#EO]{0,3}[HIklMSfpPsTRrXc]")
 _ASK: Final = "ask"
 _USER: Final[dict[str, Any]] = {"role": "user", "content": _ASK}
 _CALLING: Final[dict[str, Any]] = {
@@ -148,6 +155,37 @@ class ChatTemplate:
             **variables,
         )
         return cast("str", rendered)
+
+
+def find_time_format(source: str) -> str:
+    """Return a format by which a template writes the time of day; empty where it writes none, but
+    the date at most."""
+    formats = (match[1] for match in _CLOCK.finditer(source))
+    return next((each for each in formats if _TIME_OF_DAY.search(each.replace("%%", ""))), "")
+
+
+def describe_clock(source: str) -> str:
+    """Return the fault of a template that writes the time of day; empty for any other."""
+    if not (time_format := find_time_format(source)):
+        return ""
+    return (
+        f"it writes the time of day ({time_format!r}), so two renderings of one conversation "
+        "differ; let it write the date alone, as strftime_now('%Y-%m-%d')"
+    )
+
+
+def prove_within(name: str, prove: Callable[[], Proof]) -> Proof:
+    """Return the result of `prove` for a template; `ConfigError` if it takes longer than `PROOF_S`.
+
+    A loop that does not end is ended; what a template writes into memory is not bounded.
+    """
+    try:
+        return call_within(PROOF_S, prove)
+    except TimeoutError as error:
+        raise ConfigError(
+            f"{name} has not rendered a few short messages within {PROOF_S:g} s: it has a loop "
+            f"that does not end, or hardly; {WAY_OUT}"
+        ) from error
 
 
 def check_options(options: Mapping[str, Any], source: str, *, name: str) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
 
-from agentrl.chat.template import ChatTemplate
+from agentrl.chat.template import ChatTemplate, describe_clock
 from agentrl.chat.thinking import opened_thinking
 from agentrl.chat.turn_renderer import (
     ANSWER,
@@ -30,6 +30,12 @@ def expect(holds: bool, otherwise: str) -> None:
     """Raise `TemplateCheckError` with the text unless it holds."""
     if not holds:
         raise TemplateCheckError(otherwise)
+
+
+def _keeps_still(template: ChatTemplate) -> str:
+    fault = describe_clock(template.source)
+    expect(not fault, fault)
+    return "it writes no time of day"
 
 
 def _shows_tools(template: ChatTemplate) -> str:
@@ -111,6 +117,7 @@ def _keeps(template: ChatTemplate, said: Message, then: tuple[Message, ...]) -> 
 
 TEMPLATE_CHECKS: Mapping[str, Callable[[ChatTemplate], str]] = MappingProxyType(
     {
+        "same at any time": _keeps_still,
         "shows tools": _shows_tools,
         "shows calls and answers": _shows_answers,
         "takes a system message": _takes_system,

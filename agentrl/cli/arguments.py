@@ -1,6 +1,7 @@
 """Arguments that several commands share."""
 
 import os
+import tempfile
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -39,6 +40,13 @@ def check_writable(file: Path | None, option: str) -> None:
         raise ConfigError(
             f"{option} is {file}, but the folder {folder} is not writable; choose another path"
         )
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:  # /proc and others that say they are writable
+        raise ConfigError(
+            f"{option} is {file}, but the folder {folder} takes no new file: "
+            f"{error.strerror or error}; choose another path"
+        ) from error
 
 
 def parse_env_kwargs(text: str) -> dict[str, Any]:

@@ -89,7 +89,7 @@ def _check(config_file: Path, overrides: list[str]) -> None:
 
 
 def _try_device(device: str, minutes: float, only: tuple[str, ...], file: Path) -> None:
-    """Run the checks on a device, and exit with 1 if one has failed."""
+    """Run the checks on a device, and exit with 1 if one has failed or all were skipped."""
     from agentrl.selfcheck.catalogue import choose_checks
     from agentrl.selfcheck.runner import choose_device, run_checks
 
@@ -111,7 +111,10 @@ def _try_device(device: str, minutes: float, only: tuple[str, ...], file: Path) 
         f"{report.count('passed')} passed, {report.count('failed')} failed, "
         f"{report.count('skipped')} skipped on {report.device}; report: {file}"
     )
-    if report.failed:
+    is_nothing_checked = report.count("skipped") == len(report.results)
+    if is_nothing_checked:
+        show_text("nothing was checked: every check was skipped")
+    if report.failed or is_nothing_checked:
         raise typer.Exit(1)
 
 

@@ -35,6 +35,12 @@ from agentrl.models.sinks import implementation_of
 from agentrl.models.vision.model import FAMILY, sees
 from agentrl.models.vision.processor import ImageProcessor, load_processor, new_processor
 
+CUSTOM_CODE = (
+    "has code of its own (auto_map in its config.json), which agentrl does not run; name a model "
+    "that transformers itself has, or a version that was converted to one"
+)
+"""Fault of a folder that transformers cannot read without the code in it."""
+
 
 def make_model(
     section: MakePolicySection,
@@ -326,8 +332,10 @@ def _load_pretrained(kind: Any, path: str | Path, **options: Any) -> Any:
         place, options = Path(path).parent, options | {"gguf_file": Path(path).name}
     try:
         with no_bars():
-            return kind.from_pretrained(place, **options)
+            return kind.from_pretrained(place, trust_remote_code=False, **options)
     except Exception as error:
+        if "trust_remote_code" in str(error):
+            raise ConfigError(f"policy.path={text!r} {CUSTOM_CODE}") from None
         # Readers of damaged files raise anything; what memory or a device lacks is no damage.
         if isinstance(error, RuntimeError | MemoryError) and not isinstance(error, RecursionError):
             raise

@@ -18,7 +18,7 @@ from transformers import (
 
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
-from agentrl.models.folders import make_model
+from agentrl.models.folders import CUSTOM_CODE, make_model
 from agentrl.models.place import is_gguf
 from agentrl.models.sinks import implementation_of
 from agentrl.models.vision.model import FAMILY
@@ -193,6 +193,8 @@ def shape_at(path: str) -> ModelShape:
         try:
             model_config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         except (OSError, ValueError, KeyError, TypeError) as error:
+            if "trust_remote_code" in str(error):
+                raise ConfigError(f"policy.path={path!r} {CUSTOM_CODE}") from None
             raise ConfigError(
                 f"policy.path={path!r} has a config.json that transformers cannot read: {error}; "
                 "give the folder of a language model"

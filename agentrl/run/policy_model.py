@@ -130,15 +130,24 @@ def build_chat_format(
     tokenizer: "PreTrainedTokenizerBase",
     images: "ImageProcessor | None" = None,
 ) -> "ChatFormat":
-    """Return the chat format of this policy; `images` is its image processor, where it sees."""
-    from agentrl.chat.format import ChatFormat
+    """Return the chat format of this policy; `images` is its image processor, where it sees.
 
-    return ChatFormat(
-        tokenizer,
-        dialect=config.policy.dialect,
-        template=config.policy.template,
-        images=images,
-        options=config.policy.chat_template_kwargs,
-        earlier_turns=config.policy.earlier_turns,
-        renderer=config.policy.renderer,
+    Raises `ConfigError` as `ChatFormat` does, and for a template that does not come to an end.
+    """
+    from agentrl.chat.format import ChatFormat
+    from agentrl.chat.template import prove_within
+
+    policy = config.policy
+    name = policy.renderer or policy.template or tokenizer.name_or_path or "the policy"
+    return prove_within(
+        f"the chat template of {name}",
+        lambda: ChatFormat(
+            tokenizer,
+            dialect=policy.dialect,
+            template=policy.template,
+            images=images,
+            options=policy.chat_template_kwargs,
+            earlier_turns=policy.earlier_turns,
+            renderer=policy.renderer,
+        ),
     )

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import contextvars
+import ctypes
 import inspect
 import queue
 import threading
@@ -182,6 +183,38 @@ async def _await_end(running: asyncio.Future[R]) -> None:
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.wait([running])
     running.exception()
+
+
+def call_within(
+    within_s: float, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
+) -> R:
+    """Call a function in a thread of its own, and return what it returns.
+
+    Raises `TimeoutError` after so many seconds. The thread is ended between two steps of Python: a
+    single call of C that takes as long is not ended, and holds up everything where it keeps the
+    interpreter.
+    """
+    results: list[R] = []
+    errors: list[Exception] = []
+
+    def work() -> None:
+        with contextlib.suppress(SystemExit):  # as which it is ended
+            try:
+                results.append(function(*args, **kwargs))
+            except Exception as error:  # noqa: BLE001 - handed to the caller, whoever that is
+                errors.append(error)
+
+    context = contextvars.copy_context()
+    thread = threading.Thread(target=context.run, args=(work,), daemon=True)
+    thread.start()
+    thread.join(within_s)
+    if thread.is_alive():
+        identity = ctypes.c_ulong(thread.ident or 0)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(identity, ctypes.py_object(SystemExit))
+        raise TimeoutError
+    if errors:
+        raise errors[0]
+    return results[0]
 
 
 def run_to_the_end(main: Coroutine[Any, Any, R]) -> R:

@@ -24,30 +24,31 @@ def _row(name: str, function: str, limit_s: float, about: str) -> DeviceCheck:
 
 CHECKS = (
     _row("device", "device:check_device", 60, "the device, its software, and matrix products"),
-    _row("layouts", "kernels:check_layouts", 180, "layouts against float32 on the CPU"),
-    _row("head", "kernels:check_head", 60, "the output head in chunks against the whole"),
     _row("gap", "engines:check_local_gap", 90, "log-probs of the local engine and the trainer"),
     _row("weights-memory", "weights:check_in_process", 60, "weights into an engine in the process"),
     _row("weights-file", "weights:check_file", 60, "weights into an engine from a file"),
-    _row("weights-shared", "weights:check_shared_memory", 90, "weights by shared memory"),
-    _row("weights-gloo", "weights:check_gloo", 90, "weights by broadcast between CPUs (Gloo)"),
-    _row("weights-nccl", "weights:check_nccl", 90, "weights by broadcast between GPUs (NCCL)"),
-    _row("ranks", "trainers:check_ranks", 120, "one trainer on two ranks (FSDP2)"),
     _row(
         "checkpoint", "trainers:check_checkpoint", 60, "a checkpoint, and the run that resumes it"
     ),
+    _row("head", "kernels:check_head", 60, "the output head in chunks against the whole"),
+    _row("layouts", "kernels:check_layouts", 180, "layouts against float32 on the CPU"),
     _row(
         "throughput",
         "throughput:check_throughput",
         120,
         "tokens per second, MFU, and memory beside its plan",
     ),
-    _row("quickstart", "quickstart:check_quickstart", 240, "20 steps of the quickstart"),
+    _row("weights-shared", "weights:check_shared_memory", 90, "weights by shared memory"),
+    _row("weights-gloo", "weights:check_gloo", 90, "weights by broadcast between CPUs (Gloo)"),
+    _row("weights-nccl", "weights:check_nccl", 90, "weights by broadcast between GPUs (NCCL)"),
+    _row("ranks", "trainers:check_ranks", 120, "one trainer on two ranks (FSDP2)"),
     _row("vllm", "engines:check_vllm", 240, "vLLM: its log-probs, and weights into it"),
+    _row("quickstart", "quickstart:check_quickstart", 240, "20 steps of the quickstart"),
     _row("vllm-ipc", "engines:check_vllm_ipc", 240, "weights into vLLM on the same GPU (IPC)"),
     _row("sleep", "sleep:check_sleep", 240, "vLLM asleep, and awake with new weights"),
 )
-"""Every check; what tells most in the least time comes first."""
+"""Every check. Those that tell most in the least time come first; those that start processes, which
+import everything anew, come after the others."""
 
 
 def choose_checks(names: tuple[str, ...] = ()) -> tuple[DeviceCheck, ...]:

@@ -4,7 +4,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 FORMAT = 1
@@ -46,16 +46,16 @@ class SelfCheckReport:
     agentrl: str
     no_gpu: str = ""
     """Reason why `auto` has found no GPU; empty where it has, or was not asked."""
+    import_seconds: float = 0.0
+    """Seconds in which what the checks need was imported, before the first of them."""
     results: tuple[CheckResult, ...] = ()
     waiting: tuple[str, ...] = ()
     """Names of the checks that have not ended: of a report that was cut short, those it lacks."""
 
     def add(self, result: CheckResult) -> "SelfCheckReport":
         """Return the report with one more result."""
-        return SelfCheckReport(
-            device=self.device,
-            agentrl=self.agentrl,
-            no_gpu=self.no_gpu,
+        return replace(
+            self,
             results=(*self.results, result),
             waiting=tuple(name for name in self.waiting if name != result.name),
         )
@@ -76,6 +76,7 @@ class SelfCheckReport:
             "agentrl": self.agentrl,
             "device": self.device,
             "no_gpu": self.no_gpu,
+            "import_seconds": round(self.import_seconds, 2),
             "complete": not self.waiting,
             "waiting": list(self.waiting),
             "checks": [

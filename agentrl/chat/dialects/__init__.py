@@ -10,7 +10,7 @@ from agentrl.chat.dialect import ToolCallDialect
 from agentrl.chat.dialects.gemma4 import GEMMA4
 from agentrl.chat.dialects.harmony import HARMONY
 from agentrl.chat.dialects.hermes import GEMMA, HERMES
-from agentrl.chat.dialects.listed_calls import MISTRAL_V3, NEMOTRON
+from agentrl.chat.dialects.listed_calls import LFM2, MISTRAL_V3, NEMOTRON
 from agentrl.chat.dialects.llama3 import LLAMA3
 from agentrl.chat.dialects.named_calls import (
     DEEPSEEK_V3,
@@ -35,7 +35,7 @@ DIALECTS: dict[str, ToolCallDialect] = {
     for dialect in (
         *(HERMES, LLAMA3, GEMMA, QWEN3_CODER, GLM_4_5, GLM_4_7, MISTRAL, MISTRAL_V11, MISTRAL_V3),
         *(GEMMA4, HARMONY, DEEPSEEK_V3, DEEPSEEK_V31, DEEPSEEK_V32, DEEPSEEK_V4),
-        *(KIMI_K2, MINIMAX_M2, NEMOTRON),
+        *(KIMI_K2, LFM2, MINIMAX_M2, NEMOTRON),
     )
 }
 TEMPLATES: tuple[str, ...] = tuple(name for name, dialect in DIALECTS.items() if dialect.folder)

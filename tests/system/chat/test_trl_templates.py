@@ -14,12 +14,7 @@ pytestmark = pytest.mark.trl_templates
 PLACE = Path(__file__).parents[3] / ".bench/trl_templates/trl/chat_templates"
 REFUSED = {
     "lfm2": "leaves earlier calls out, so nothing tells how they are written",
-    "lfm2_2_5": "calls are written as Python",
-    "lfm2_2_5_v2": "calls are written as Python",
-    "lfm2_2_5_vl": "calls are written as Python",
     "lfm2_training": "leaves earlier calls out, so nothing tells how they are written",
-    "lfm2_v2": "calls are written as Python",
-    "lfm2_v2_training": "calls are written as Python",
     "muse_glimmer": "a call stands behind a recipient, in tags of its own",
     "muse_glimmer_training": "a call stands behind a recipient, in tags of its own",
 }

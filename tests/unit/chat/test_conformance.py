@@ -1,4 +1,8 @@
-"""The conformance suite: it passes what is sound, and each of its checks can fail."""
+"""The conformance suite: it passes what is sound, and each of its checks can fail.
+
+Mutants seen caught: a template without an end waited for; a date taken for the time of day; an
+escaped percent sign taken for one.
+"""
 
 from pathlib import Path
 
@@ -6,9 +10,11 @@ import pytest
 from rich.console import Console
 from transformers import PreTrainedTokenizerFast
 
+from agentrl.chat import template
 from agentrl.chat.conformance import ConformanceVerdict, check_template
 from agentrl.chat.dialects import DIALECTS, TEMPLATES
 from agentrl.chat.tokenizer import train_tokenizer
+from agentrl.errors import ConfigError
 
 
 def tokenizer_of(name: str, folder: Path) -> PreTrainedTokenizerFast:
@@ -30,7 +36,7 @@ def test_shipped_templates_pass(name: str, tmp_path: Path) -> None:
     verdict = check_template(tokenizer_of(name, tmp_path))
     assert failed(verdict) == {}
     assert verdict.ok
-    assert len(verdict.rows) == 15
+    assert len(verdict.rows) == 16
 
 
 BROKEN: dict[str, tuple[str, str, set[str]]] = {
@@ -153,3 +159,44 @@ def test_table(hermes: PreTrainedTokenizerFast) -> None:
     assert "FAIL" in text
     for row in verdict.rows:
         assert row.name in text
+
+
+ENDLESS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+
+
+def test_a_template_that_does_not_end_is_refused(
+    hermes: PreTrainedTokenizerFast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(template, "PROOF_S", 0.2)
+    path = tmp_path / "endless.jinja"
+    path.write_text(ENDLESS + DIALECTS["hermes"].template, encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"endless\.jinja has not rendered .* within 0\.2 s"):
+        check_template(hermes, template=str(path))
+
+
+def test_a_template_that_shows_the_clock_is_told(
+    hermes: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    path = tmp_path / "clock.jinja"
+    source = DIALECTS["hermes"].template
+    path.write_text("{{ strftime_now('%d %b %Y') }}" + source, encoding="utf-8")
+    assert check_template(hermes, template=str(path)).ok
+    path.write_text("{{ strftime_now('%d %b %H:%M') }}" + source, encoding="utf-8")
+    found = failed(check_template(hermes, template=str(path)))
+    for name in ("same at any time", "incremental rendering"):
+        assert "it writes the time of day ('%d %b %H:%M')" in found[name]
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("{{ strftime_now('%Y-%m-%d') }}", ""),
+        ('{{ strftime_now( "%S.%f" ) }}', "%S.%f"),
+        ("{{ strftime_now('%B') }}{{ strftime_now('%-I %p') }}", "%-I %p"),
+        ("{{ strftime_now('100 %%Hour') }}", ""),
+        ("{{ strftime_now('%c') }}", "%c"),
+        ("the time is %H:%M", ""),
+    ],
+)
+def test_a_format_with_the_time_of_day_is_found(source: str, found: str) -> None:
+    assert template.find_time_format(source) == found

@@ -2,7 +2,8 @@
 
 Mutants seen caught: a value that ends at the first closing tag; a call in thinking counted; a call
 whose end is missing made; arguments beyond a limit kept; one argument written twice; text after a
-call dropped; the number of calls unlimited; a text typed where a schema takes texts.
+call dropped; the number of calls unlimited; a text typed where a schema takes texts. Of Python's
+notation: one key written twice; its words as they are; a quote not escaped, or its escape kept.
 """
 
 import time
@@ -18,6 +19,7 @@ from agentrl.chat.dialect import ToolCallDialect
 from agentrl.chat.dialects import DIALECTS
 from agentrl.chat.dialects.gemma4 import GEMMA4
 from agentrl.chat.dialects.harmony import HARMONY
+from agentrl.chat.dialects.listed_calls import LFM2
 from agentrl.chat.dialects.named_calls import CALL_BEGIN, CALL_END, CALLS_BEGIN, CALLS_END, SEP
 from agentrl.env import Action
 from agentrl.message import ToolCall
@@ -64,6 +66,9 @@ KIMI = (
     '{"a": "1"}<|tool_call_end|><|tool_calls_section_end|>'
 )
 GEMMA_F = '<|tool_call>call:f{a:<|"|>1<|"|>}<tool_call|>'
+HERMES_F = '<tool_call>\n{"name": "f", "arguments": {"a": "1"}}\n</tool_call>'
+LFM2_START, LFM2_END = "<|tool_call_start|>", "<|tool_call_end|>"
+LFM2_F = f"{LFM2_START}[f(a='1')]{LFM2_END}"
 HARMONY_F = '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": "1"}'
 
 
@@ -122,6 +127,30 @@ GOLDEN: list[tuple[str, str, Action]] = [
         Action("", (ToolCall("call_0", "f", {"a": [1, {"b": True}], "c d": None}),)),
     ),
     ("harmony", HARMONY_F, Action("", (F,))),
+    # As openai-harmony and vLLM read it, which need no channel of a message to a function.
+    ("harmony", ' to=functions.f<|message|>{"a": "1"}<|call|>', Action("", (F,))),
+    # As vLLM and the families' parsers read it: marks count wherever they stand but in thinking.
+    ("hermes", f"`{HERMES_F}` does it.", Action("`\n` does it.", (F,))),
+    ("hermes", f"```\n{HERMES_F}\n```", Action("```\n```", (F,))),
+    ("lfm2", LFM2_F, Action("", (F,))),
+    (
+        "lfm2",
+        f"{LFM2_START}[f(a=-1.5e3, b=[True, false, None], c={{'d': 'it\\'s'}}), g()]{LFM2_END}So.",
+        Action(
+            "So.",
+            (
+                ToolCall(
+                    "call_0", "f", {"a": -1.5e3, "b": [True, False, None], "c": {"d": "it's"}}
+                ),
+                ToolCall("call_1", "g", {}),
+            ),
+        ),
+    ),
+    (
+        "lfm2",
+        LFM2_F.replace("'1'", "'say \"\\d\\x41\\n\"'"),
+        Action("", (ToolCall("call_0", "f", {"a": 'say "\\dA\n"'}),)),
+    ),
     ("harmony", "Just words, to=functions.f too.", Action("Just words, to=functions.f too.")),
     (
         "harmony",
@@ -181,6 +210,19 @@ BROKEN: list[tuple[str, str, str]] = [
     ("gemma4", GEMMA_F.replace("a:", ""), ": is missing"),
     ("harmony", HARMONY_F.replace("functions.f", "python"), "not to 'python'"),
     ("harmony", HARMONY_F + " and", "text behind the arguments"),
+    ("harmony", HARMONY_F.partition("<|message|>")[0], "<|message|> is missing"),
+    ("lfm2", LFM2_F.replace("f(", "("), "the name of the tool is missing"),
+    ("lfm2", LFM2_F.replace("a='1'", "'1'"), "broken JSON"),
+    ("lfm2", LFM2_F.replace("a='1'", "a='1"), "nothing of a call at character 24"),
+    ("lfm2", LFM2_F.replace("'1'", "'it's'"), "nothing of a call"),
+    ("lfm2", LFM2_F.replace("'1'", "g(1)"), "broken JSON"),
+    ("lfm2", LFM2_F.replace("'1'", "open"), "broken JSON"),
+    ("lfm2", LFM2_F.replace("'1'", "nan"), "broken JSON"),
+    ("lfm2", LFM2_F.replace("1", "1" * 2**18), "bytes"),
+    ("lfm2", LFM2_F.replace("'1'", "9" * 5_000), "more than 308 digits"),
+    ("lfm2", LFM2_F.replace("'1'", "[" * 99 + "]" * 99), "nested more than 64 deep"),
+    ("lfm2", LFM2_F.replace("'1'", "1, a=2"), "twice"),
+    ("lfm2", LFM2_F.removesuffix(LFM2_END), f"{LFM2_END} is missing"),
     ("harmony", HARMONY_F.removesuffix("}"), "broken JSON"),
 ]
 
@@ -191,6 +233,12 @@ def test_broken_calls_say_what_is_wrong(name: str, text: str, problem: str) -> N
     assert len(action.malformed) == 1
     assert problem in action.malformed[-1]
     assert "Write " in action.malformed[-1]
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")))
+def test_any_text_comes_back_from_the_notation_of_python(text: str) -> None:
+    call = ToolCall("call_0", "f", {"a": text, "b": {"c": text}, "d": [text]})
+    assert LFM2.parse(LFM2.write("", (call,)), 0).tool_calls == (call,)
 
 
 @pytest.mark.parametrize("name", DIALECT_NAMES)

@@ -1,7 +1,7 @@
 """Folders of models and tokenizers that are damaged: each is an error that says what was read.
 
 Mutants seen caught: only `OSError` and `ValueError` taken for damage; the type of an error left
-out; memory that is short taken for damage.
+out; memory that is short taken for damage; transformers' advice to run a folder's code.
 """
 
 import json
@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from agentrl.chat.tokenizer import train_tokenizer
 from agentrl.errors import ConfigError
 from agentrl.models.folders import load_model, load_tokenizer
+from agentrl.plan.model_shape import shape_at
 
 
 @pytest.mark.parametrize(
@@ -67,3 +68,21 @@ def test_memory_that_is_short_is_no_damage(
     assert AutoConfig.from_pretrained(tmp_path).model_type == "qwen3"
     with pytest.raises(kind, match="out of memory"):
         load_model(tmp_path, dtype="float32", device="cpu")
+
+
+def test_code_in_a_folder_is_not_run_and_not_advised(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("raise SystemExit('it was run')\n", encoding="utf-8")
+    auto = {"AutoConfig": "mine.Config", "AutoModelForCausalLM": "mine.Model"}
+    config = {"model_type": "mine", "auto_map": auto}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    (tmp_path / "tokenizer_config.json").write_text(
+        json.dumps({"auto_map": {"AutoTokenizer": ["mine.Tokenizer", None]}}), encoding="utf-8"
+    )
+    for load in (
+        lambda: load_model(tmp_path, dtype="float32", device="cpu"),
+        lambda: load_tokenizer(tmp_path),
+        lambda: shape_at(str(tmp_path)),
+    ):
+        with pytest.raises(ConfigError, match=r"has code of its own .*does not run") as found:
+            load()
+        assert "trust_remote_code" not in str(found.value)

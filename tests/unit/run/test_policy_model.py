@@ -1,16 +1,18 @@
 """A tokenizer, or adapters, and a model that do not go together are refused before they are used.
 
 Mutants seen caught: one row too few allowed; the tokens that end a turn left out; adapters of a new
-model, or of a folder, not looked at.
+model, or of a folder, not looked at; a template without an end waited for.
 """
 
 from pathlib import Path
 
 import pytest
 
+from agentrl.chat import template
+from agentrl.chat.tokenizer import train_tokenizer
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
-from agentrl.run.policy_model import check_adapters, check_vocabulary
+from agentrl.run.policy_model import build_chat_format, check_adapters, check_vocabulary
 from tests.support.learning import model_of
 
 
@@ -59,3 +61,22 @@ def test_adapters_of_a_folder_are_judged_without_its_weights(tmp_path: Path) -> 
     with pytest.raises(ConfigError, match="names v_prj, "):
         check(str(tmp_path), "v_prj")
     check("some/model-of-the-hub", "v_prj")
+
+
+def test_a_template_that_does_not_end_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(template, "PROOF_S", 0.2)
+    file = tmp_path / "endless.jinja"
+    loop = "{% for i in range(99999) %}"
+    file.write_text(f"{loop}{loop}{{% endfor %}}{{% endfor %}}", encoding="utf-8")
+    tokenizer = train_tokenizer(["What is it?"], vocab_size=300, folder=tmp_path)
+    config = RunConfig.model_validate(
+        {
+            "run": {"name": "x"},
+            "env": {"id": "x"},
+            "policy": {"path": str(tmp_path), "template": str(file)},
+        }
+    )
+    with pytest.raises(ConfigError, match=r"endless\.jinja has not rendered .* within 0\.2 s"):
+        build_chat_format(config, tokenizer)

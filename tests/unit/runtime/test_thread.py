@@ -3,7 +3,7 @@
 Mutants seen caught: the caller does not wait; the event is not set; the result is lost;
 the error of stopped work is left for the garbage collector to complain about; what was made for a
 cancelled caller is kept, or undone for one who has it; what had been made just before the cancel is
-kept; a second cancel ends the wait.
+kept; a second cancel ends the wait; a call that is late goes on.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ import pytest
 
 from agentrl.runtime.threads import (
     await_to_the_end,
+    call_within,
     finish_in_thread,
     make_in_thread,
     run_in_stoppable_thread,
@@ -224,3 +225,23 @@ def test_a_coroutine_runs_from_plain_code() -> None:
 
 async def test_a_coroutine_runs_where_a_loop_runs_already() -> None:
     assert run_to_the_end(answer()) == 42
+
+
+def test_a_call_within_a_time_returns_or_raises() -> None:
+    assert call_within(60.0, divmod, 7, 2) == (3, 1)
+    with pytest.raises(ZeroDivisionError):
+        call_within(60.0, divmod, 7, 0)
+
+
+def test_a_call_that_is_late_is_ended() -> None:
+    threads: list[threading.Thread] = []
+
+    def loop() -> None:
+        threads.append(threading.current_thread())
+        while True:
+            pass
+
+    with pytest.raises(TimeoutError):
+        call_within(0.1, loop)
+    threads[0].join(60)
+    assert not threads[0].is_alive()

@@ -99,6 +99,7 @@ def test_a_report_is_json_whatever_was_measured() -> None:
         "agentrl": "1",
         "device": "cpu",
         "no_gpu": "none",
+        "import_seconds": 0.0,
         "complete": False,
         "waiting": ["head"],
         "checks": [
@@ -137,7 +138,7 @@ def test_a_message_is_read() -> None:
 def test_checks_are_chosen_by_name_in_their_order() -> None:
     assert choose_checks() == CHECKS
     assert [check.name for check in choose_checks(("head", "device"))] == ["device", "head"]
-    with pytest.raises(ConfigError, match=r"no check 'x'.*one of device, layouts, head"):
+    with pytest.raises(ConfigError, match=r"no check 'x'.*one of device, gap, weights-memory"):
         choose_checks(("device", "x"))
 
 
