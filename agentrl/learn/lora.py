@@ -195,10 +195,10 @@ def _check_targets(model: PreTrainedModel, section: LoraSection) -> None:
         n.rpartition(".")[2] for n, module in model.named_modules() if isinstance(module, kinds)
     }
     near = [name for target in absent for name in get_close_matches(target, parts, n=3, cutoff=0.6)]
-    shown = list(dict.fromkeys(near)) or sorted(parts)
+    offered = list(dict.fromkeys(near)) or sorted(parts)
     raise ConfigError(
         f"learn.lora.targets names {', '.join(absent)}, but {type(model).__name__} has no such "
-        f"modules; {'similar ones are' if near else 'there are'} {', '.join(shown)}"
+        f"modules; {'similar ones are' if near else 'there are'} {', '.join(offered)}"
     )
 
 

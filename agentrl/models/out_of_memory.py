@@ -8,7 +8,7 @@ import torch
 from agentrl.errors import AgentrlError
 
 _HOST = "DefaultCPUAllocator: "
-"""What torch's errors begin with, after the place in its source, where the host has no memory."""
+"""Beginning of torch's errors where the host has no memory, after the place in its source."""
 _PLAN = "agentrl plan CONFIG forecasts what fits."
 
 

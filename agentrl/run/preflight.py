@@ -309,8 +309,8 @@ def _check_engine(config: "RunConfig") -> Iterator[str]:
     else:
         if engine.python is None:
             check_release()
-        known = list_arguments(install.folder, serves=engine.vllm.sampler == "vllm")
-        for option, near in find_option_faults(engine.vllm.options, known):
+        arguments = list_arguments(install.folder, serves=engine.vllm.sampler == "vllm")
+        for option, near in find_option_faults(engine.vllm.options, arguments):
             yield (
                 f"engine.vllm.options.{option} is no argument of vLLM {install.version}: remove it"
                 f"{near and f', or use {near}'}"

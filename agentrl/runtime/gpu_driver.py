@@ -51,8 +51,8 @@ def read_gpus(program: str = "nvidia-smi") -> tuple[GpuFacts, ...]:
 def parse_gpus(text: str) -> tuple[GpuFacts, ...]:
     """Return the GPUs in lines of nvidia-smi: `Tesla T4, 7.5, 550.54.15`."""
     return tuple(
-        GpuFacts(found[1].strip(), (int(found[2]), int(found[3])), found[4])
-        for found in _GPU.finditer(text)
+        GpuFacts(match[1].strip(), (int(match[2]), int(match[3])), match[4])
+        for match in _GPU.finditer(text)
     )
 
 
@@ -64,10 +64,10 @@ def read_torch_cuda(file: Path | None = None) -> str | None:
         folders = (spec.submodule_search_locations if spec is not None else None) or []
         file = Path(folders[0]) / "version.py" if folders else Path()
     try:
-        found = _TORCH_CUDA.search(file.read_text(encoding="utf-8"))
+        match = _TORCH_CUDA.search(file.read_text(encoding="utf-8"))
     except OSError:
         return None
-    return found[1] if found is not None else None
+    return match[1] if match is not None else None
 
 
 def find_driver_fault(torch_cuda: str | None, gpus: Sequence[GpuFacts]) -> str:

@@ -88,8 +88,8 @@ def _list_fields(body: ast.ClassDef) -> Iterator[str]:
 def _list_flags(tree: ast.AST) -> Iterator[str]:
     """Yield the names that `add_argument` is called with, such as those of aliases."""
     for node in ast.walk(tree):
-        called: Any = node.func if isinstance(node, ast.Call) else None
-        if getattr(called, "attr", "") != "add_argument" or not isinstance(node, ast.Call):
+        function: Any = node.func if isinstance(node, ast.Call) else None
+        if getattr(function, "attr", "") != "add_argument" or not isinstance(node, ast.Call):
             continue
         for argument in node.args:
             if isinstance(argument, ast.Constant) and str(argument.value).startswith("--"):

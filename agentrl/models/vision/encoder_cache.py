@@ -106,13 +106,13 @@ class EncoderCache:
 
     def grid(self, image: Image) -> tuple[int, int, int]:
         """Return an image's patches in time, from top to bottom, and from left to right."""
-        held = self._grids.get(image)
-        return self.patches(image).grid if held is None else held
+        cached = self._grids.get(image)
+        return self.patches(image).grid if cached is None else cached
 
     def patches(self, image: Image) -> ImagePatches:
         """Return the patches of an image. Raises `EnvError` for bytes that are no image."""
-        if (held := self._patches.get(image)) is not None:
-            return held
+        if (cached := self._patches.get(image)) is not None:
+            return cached
         patches = self.processor.patches(image)
         if self._in_batch:
             self._grids[image] = patches.grid
@@ -126,22 +126,24 @@ class EncoderCache:
         is_constant = not trains(tower)
         if not is_constant and (torch.is_grad_enabled() or not self._is_fixed):
             return features_of(eye, [self.patches(image) for image in images])
-        held = self._features.get(tower, {})
-        missing = [image for image in images if image not in held]
-        made: dict[Image, ImageFeatures] = {}
+        cached = self._features.get(tower, {})
+        missing = [image for image in images if image not in cached]
+        encoded: dict[Image, ImageFeatures] = {}
         if missing:
             with torch.no_grad():
                 features = features_of(eye, [self.patches(image) for image in missing])
-            made = dict(zip(missing, features, strict=True))
-            self._keep(tower, made)
+            encoded = dict(zip(missing, features, strict=True))
+            self._keep(tower, encoded)
         device = next(tower.parameters()).device
-        return [made[each] if each in made else held[each].copy_to(device) for each in images]
+        return [
+            encoded[each] if each in encoded else cached[each].copy_to(device) for each in images
+        ]
 
-    def _keep(self, tower: nn.Module, made: dict[Image, ImageFeatures]) -> None:
-        held = self._features.setdefault(tower, {})
-        for image, features in made.items():
+    def _keep(self, tower: nn.Module, encoded: dict[Image, ImageFeatures]) -> None:
+        cached = self._features.setdefault(tower, {})
+        for image, features in encoded.items():
             if self._in_batch and self._take(features.nbytes):
-                held[image] = features.copy_to("cpu")
+                cached[image] = features.copy_to("cpu")
 
     def _take(self, count: int) -> bool:
         """Return whether so many bytes fit beside what is kept, and count them if so."""

@@ -31,7 +31,7 @@ class SequenceImages:
     cache: EncoderCache | None
 
     def encoder(self) -> EncoderCache:
-        """Return what makes features of its images; `ConfigError` where nobody can cut them up."""
+        """Return the encoder cache of its images; `ConfigError` without an image processor."""
         if self.cache is None:
             raise ConfigError(
                 "there is an image to process but no image processor; give the trainer or the warm "
