@@ -186,7 +186,8 @@ def _check_targets(model: PreTrainedModel, section: LoraSection) -> None:
     """Raise `ConfigError` for a target that is not there; peft passes over it beside others."""
     if isinstance(section.targets, str):
         return
-    names = [name for name, _ in model.named_modules() if name]
+    # Experts' weights are parameters of one module; these are refused as what they are.
+    names = [name for name, _ in (*model.named_modules(), *model.named_parameters()) if name]
     absent = find_absent_targets(names, section.targets)
     if not absent:
         return
