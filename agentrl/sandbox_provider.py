@@ -6,9 +6,9 @@
     output = await container.exec(["bash", "-c", "ls"], timeout_s=10)
     await container.stop()
 
-Whatever a *command* does (an exit code, too much time) is a `ContainerOutput`. Whatever the provider
-breaks raises `SandboxError`; a setting it cannot keep raises `ConfigError`. `check_provider` in
-`agentrl.testing` proves the promises of an implementation.
+Whatever a *command* does (an exit code, too much time) is a `ContainerOutput`. Whatever the
+provider breaks raises `SandboxError`; a setting it cannot keep raises `ConfigError`.
+`check_provider` in `agentrl.testing` proves the promises of an implementation.
 """
 
 from collections.abc import Mapping, Sequence
@@ -77,7 +77,10 @@ class FileChange:
 
 @runtime_checkable
 class ProviderContainer(Protocol):
-    """A running container. Files stay until it is stopped; processes stay until `restart`."""
+    """A running container. Files stay until it is stopped; processes stay until `halt`."""
+
+    started_by: Sequence[str]
+    """Absolute paths of the image's programs that run when it is started, and again by `resume`."""
 
     async def exec(
         self,

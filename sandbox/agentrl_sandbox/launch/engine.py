@@ -203,13 +203,16 @@ class DockerEngine:
                 workdir=request.cwd or None,
             )["Id"]
             connection = cast("Any", self._api.exec_start(made, socket=True))
+            sock: socket.socket = connection._sock
             try:
                 reader = ExecReader(max_bytes=request.max_bytes)
                 exit_code = self._read_output(made, connection, reader, deadline_s)
             finally:
-                # Its buffer belongs to the response, which closes it before the stream below.
+                # Its buffer belongs to the response, which closes it before the stream below; the
+                # stream leaves its socket open.
                 connection._response.close()
                 connection.close()
+                sock.close()
         return ExecEnd(exit_code, bytes(reader.stdout), bytes(reader.stderr), reader.truncated)
 
     def _read_output(
@@ -259,9 +262,7 @@ class DockerEngine:
             for chunk in chunks:
                 archive += chunk
                 if len(archive) > max_bytes:
-                    raise OSError(
-                        f"{path} takes more than {max_bytes} bytes as an archive, which is the limit"
-                    )
+                    raise OSError(f"{path} takes more than {max_bytes} bytes as an archive")
         return bytes(archive)
 
     def kill(self, name: str) -> None:

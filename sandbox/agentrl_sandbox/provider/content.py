@@ -1,7 +1,9 @@
-"""Content of a folder: its digest, which is equal for equal folders wherever they lie."""
+"""Content of a folder and of an archive: a digest, equal wherever a folder lies; a file's bytes."""
 
 import hashlib
+import io
 import os
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,3 +30,13 @@ def walk_files(folder: Path) -> Iterator[Path]:
         yield path
         if path.is_dir() and not path.is_symlink():
             yield from walk_files(path)
+
+
+def read_file(archive: bytes) -> bytes | None:
+    """Return the content of an archive's only file; None where its first member is none."""
+    with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
+        member = opened.next()
+        if member is None or not member.isreg():
+            return None
+        content = opened.extractfile(member)
+        return None if content is None else content.read()

@@ -13,8 +13,8 @@ from agentrl_sandbox.launch.container import check_machine
 from agentrl_sandbox.launch.engine import DockerEngine, check_sdk
 from agentrl_sandbox.launch.exec_stream import ExecRequest
 from agentrl_sandbox.lease import ResourceLease, labels, new_mark
-from agentrl_sandbox.provider.content import compute_digest
-from agentrl_sandbox.provider.request import build_request
+from agentrl_sandbox.provider.content import compute_digest, read_file
+from agentrl_sandbox.provider.request import build_request, find_entry_programs
 from agentrl_sandbox.reaping.engine import default_engine
 
 REPOSITORY = "agentrl-provider"
@@ -29,13 +29,18 @@ for entry in /proc/[0-9]*; do
 done 2>/dev/null
 """
 """Ends the processes whose environment has a variable. A shell of ours has it in no environment."""
+_MOUNTED = ("/etc/hosts", "/etc/resolv.conf", "/etc/hostname")
+"""Files that the engine lays over the image's, and writes anew whenever it starts a container."""
+_MOUNTED_BYTES = 2**16
 _KINDS = ("modified", "added", "deleted")
 
 
 class DockerContainer:
     """A container of an engine. Every call is a thread's, and each thread has its turn."""
 
-    def __init__(self, engine: DockerEngine, spec: ContainerSpec, *, pool: str, max_bytes: int) -> None:
+    def __init__(
+        self, engine: DockerEngine, spec: ContainerSpec, *, pool: str, max_bytes: int
+    ) -> None:
         self._engine = engine
         self._spec = spec
         self._pool = pool
@@ -43,11 +48,15 @@ class DockerContainer:
         self.name = f"agentrl-{secrets.token_hex(8)}"
         self._lease = ResourceLease.take("container", self.name, engine=default_engine())
         self._stopped = False
+        self._mounted: dict[str, str | None] = {}
+        self.started_by: Sequence[str] = ()
 
     def make(self) -> None:
         """Make and start it; it blocks."""
         machine = self._engine.machine()
         check_machine(machine)
+        image = self._engine.find_image(self._spec.image) or {}
+        self.started_by = find_entry_programs(image.get("Config") or {})
         self._engine.create(self.name, build_request(self._spec, machine, labels(self._pool)))
         self._engine.start(self.name)
 
@@ -107,6 +116,7 @@ class DockerContainer:
 
     async def halt(self) -> None:
         """End every process; see `ProviderContainer`."""
+        self._mounted = {path: await self._read_mounted(path) for path in _MOUNTED}
         await run_in_thread(self._engine.kill, self.name)
 
     async def changes(self) -> Sequence[FileChange]:
@@ -117,6 +127,17 @@ class DockerContainer:
     async def resume(self) -> None:
         """Start it again; see `ProviderContainer`."""
         await run_in_thread(self._engine.start, self.name)
+        for path, content in self._mounted.items():
+            if content is not None and content != await self._read_mounted(path):
+                argv = ["bash", "-c", 'printf %s "$1" >"$2"', "bash", content, path]
+                await self.exec(argv, timeout_s=_KILL_S, user="0")
+
+    async def _read_mounted(self, path: str) -> str | None:
+        try:
+            content = read_file(await self.get(path, max_bytes=_MOUNTED_BYTES))
+        except OSError:
+            return None
+        return None if content is None else content.replace(b"\0", b"").decode(errors="replace")
 
     async def stop(self) -> None:
         """Remove it; see `ProviderContainer`."""
@@ -164,9 +185,7 @@ class DockerProvider:
         engine = await self._get_engine()
 
         def make() -> DockerContainer:
-            container = DockerContainer(
-                engine, spec, pool=self._pool, max_bytes=self._output_bytes
-            )
+            container = DockerContainer(engine, spec, pool=self._pool, max_bytes=self._output_bytes)
             try:
                 container.make()
             except BaseException:
@@ -199,9 +218,7 @@ class DockerProvider:
         return self._engine
 
 
-def _build(
-    engine: DockerEngine, directory: str, tag: str, timeout_s: float, network: str
-) -> None:
+def _build(engine: DockerEngine, directory: str, tag: str, timeout_s: float, network: str) -> None:
     if engine.find_image(tag) is None:
         deadline_s = time.monotonic() + timeout_s
         lines: list[str] = []
@@ -212,7 +229,9 @@ def _build(
                     raise SandboxError(f"it took longer than {timeout_s:g} s, at: {line}")
         except SandboxError as error:
             last = "\n".join(lines[-12:])
-            raise SandboxError(f"the image of {directory} does not build: {error}\n{last}") from error
+            raise SandboxError(
+                f"the image of {directory} does not build: {error}\n{last}"
+            ) from error
     engine.tag(tag, tag)  # used now: the oldest name goes first
 
 

@@ -1,6 +1,7 @@
 """Request by which an engine makes a provider's container: decided here, sent by `docker.py`."""
 
 from collections.abc import Mapping
+from pathlib import PurePosixPath
 from typing import Any
 
 from agentrl.errors import ConfigError
@@ -9,6 +10,7 @@ from agentrl_sandbox.launch.container import OOM_SCORE, EngineMachine
 
 KEEP_ALIVE = ("sh", "-c", "while :; do sleep 3600 & wait $!; done")
 """Command of a container that waits; as its first process it also reaps orphans."""
+_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 NETWORKS = {"none": "none", "public": "default"}
 
 
@@ -41,6 +43,16 @@ def build_request(
             "Ulimits": [{"Name": "core", "Soft": 0, "Hard": 0}],
         },
     }
+
+
+def find_entry_programs(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return where the words of an image's entry point may lie, by the image's configuration."""
+    workdir = PurePosixPath(config.get("WorkingDir") or "/")
+    folders = (workdir, *map(PurePosixPath, _PATH))
+    words = config.get("Entrypoint") or ()
+    return tuple(
+        dict.fromkeys(str(folder / word) for word in words for folder in (folders if word else ()))
+    )
 
 
 def _check_room(name: str, wanted: float, there: float, unit: str) -> None:
