@@ -295,7 +295,10 @@ class HarborEnv(BaseEnv):
                 raise ToolError(f"There is no tool {call.name!r}. The tools are: {listed}.")
             bound = signature.bind(call.arguments, episode.context)
             with blame(SandboxError, f"{call.name} in the container of task {episode.task.id!r}"):
-                content = await _call(episode.tools, call.name, bound)
+                try:
+                    content = await getattr(episode.tools, call.name)(**bound)
+                except ToolError as refusal:
+                    content, status = str(refusal), "error"
         except ToolError as refusal:
             content, status = str(refusal), "error"
         return ToolResult(
@@ -408,10 +411,6 @@ class HarborEnv(BaseEnv):
 
     def _resolve(self, task: HarborTask, section: EnvironmentSection, key: str) -> dict[str, str]:
         return resolve_env(section.env, self._passed, f"{task.file}: {key}")
-
-
-async def _call(tools: ContainerTools, name: str, arguments: Mapping[str, Any]) -> str:
-    return await getattr(tools, name)(**arguments)
 
 
 async def _require_image(

@@ -52,7 +52,7 @@ def plan_oracle(task: HarborTask, *, timeout_s: float) -> tuple[Action, ...]:
         )
         for path in files
     ]
-    run = f"{head}cd {FOLDER} && chmod -R a+rx . && cd - >/dev/null && {FOLDER}/solve.sh"
+    run = f"{head}cd {FOLDER} && chmod -R a+rx ./* && cd - >/dev/null && {FOLDER}/solve.sh"
     return (*writes, call("bash", command=run, timeout_s=timeout_s))
 
 

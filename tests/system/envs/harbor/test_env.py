@@ -13,9 +13,8 @@ import pytest_asyncio
 
 from agentrl.authoring.gold import play_gold
 from agentrl.env import Action, Step, call, say
-from agentrl.errors import ConfigError, EnvError, VerifierError
+from agentrl.errors import ConfigError, SandboxError, VerifierError
 from agentrl.runtime.run_id import using_run_id
-from agentrl.runtime.scope import run_scope
 from agentrl.task import Task
 from agentrl.testing import check_env
 from agentrl_envs.harbor import HarborEnv, inspect_harbor
@@ -292,9 +291,8 @@ async def test_a_missing_image_and_one_that_does_not_build(
         "FROM agentrl-debian:bookworm\nRUN echo why; exit 4\n"
     )
     env, task = made(folder, provider)
-    with pytest.raises(EnvError, match=r"does not build.*(?s:.*)why") as caught:
-        async with run_scope():
-            await play_gold(env, task)
+    with pytest.raises(SandboxError, match=r"does not build(?s:.*)why") as caught:
+        await env.reset(options={"task": task})
     assert str(folder) in str(caught.value)
 
 
@@ -309,7 +307,7 @@ async def test_the_environment_keeps_its_contract(tmp_path: Path) -> None:
     assert left == []
 
 
-def test_the_examples_are_inspected() -> None:
+async def test_the_examples_are_inspected() -> None:
     report = inspect_harbor(str(TASKS))
     assert [task.name for task in report.tasks] == [f"agentrl/{name}" for name in NAMES]
     assert all(task.has_oracle for task in report.tasks)
