@@ -34,14 +34,14 @@ class ContainerLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerSpec:
-    """What a container is started from."""
+    """Image, variables, network and limits of a container to start."""
 
     image: str
     """Name of an image that the provider has."""
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     """Variables of every command, beside the image's."""
     network: NetworkAccess = "none"
-    """What it reaches."""
+    """Network that it reaches."""
     limits: ContainerLimits = field(default_factory=ContainerLimits)
     """Limits that the provider enforces."""
 
@@ -72,7 +72,7 @@ class FileChange:
     path: str
     """Absolute path. A directory is `modified` when something in it changed, too."""
     kind: ChangeKind
-    """What became of it."""
+    """Kind of the difference."""
 
 
 @runtime_checkable

@@ -73,8 +73,8 @@ class _Check(PromiseCheck):
         await self.check_stop(one, other)
 
     async def check_images(self) -> None:
-        found = await self.provider.find_image(self.image)
-        self.expect(found, "an image that is there is found", f"{self.image!r} was not")
+        has_image = await self.provider.find_image(self.image)
+        self.expect(has_image, "an image that is there is found", f"{self.image!r} was not")
         missing = await self.provider.find_image("agentrl-no-such-image:none")
         self.expect(not missing, "an image that is not there is not found", "it was")
         with tempfile.TemporaryDirectory(prefix="agentrl-build-") as folder:
@@ -125,9 +125,9 @@ class _Check(PromiseCheck):
         script = "(sleep 4321 & exec sleep 4321)"
         output = await one.exec(["bash", "-c", script], timeout_s=_SHORT_S)
         self.expect(output.timed_out, "a command has a deadline", f"got {output}")
-        left = await self._run(one, _COUNT.format(word="4321"))
-        ended = left.stdout.strip() == b"0"
-        self.expect(ended, "a late command is ended with what it started", f"got {left}")
+        count = await self._run(one, _COUNT.format(word="4321"))
+        ended = count.stdout.strip() == b"0"
+        self.expect(ended, "a late command is ended with what it started", f"got {count}")
 
     async def check_files(self, one: ProviderContainer, other: ProviderContainer) -> None:
         data = bytes(range(256))
@@ -161,8 +161,8 @@ class _Check(PromiseCheck):
         script = f"head -c {2 * _MEMORY_BYTES} /dev/zero | tail >/dev/null; true"
         output = await self._run(one, f"bash -c '{script}'; echo alive")
         killed = await self._run(one, f"head -c {2 * _MEMORY_BYTES} /dev/zero | tail | wc -c")
-        kept = killed.stdout.strip() != str(2 * _MEMORY_BYTES).encode()
-        self.expect(kept, "memory is bounded", f"got {killed}")
+        bounded = killed.stdout.strip() != str(2 * _MEMORY_BYTES).encode()
+        self.expect(bounded, "memory is bounded", f"got {killed}")
         self.expect(
             output.stdout.endswith(b"alive\n"), "a container outlives its limit", f"got {output}"
         )
@@ -176,8 +176,8 @@ class _Check(PromiseCheck):
             got = (rows.get("/kept"), rows.get("/usr/bin/yes"))
             self.expect(got == ("added", "deleted"), "changes are told", f"got {got}")
         await one.resume()
-        left = await self._run(one, _COUNT.format(word="9876"))
-        self.expect(left.stdout.strip() == b"0", "halt ends every process", f"got {left}")
+        count = await self._run(one, _COUNT.format(word="9876"))
+        self.expect(count.stdout.strip() == b"0", "halt ends every process", f"got {count}")
         output = await self._run(one, "cat /kept")
         self.expect(output.stdout == b"kept\n", "files outlive a halt", f"got {output}")
 

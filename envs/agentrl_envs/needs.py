@@ -123,10 +123,10 @@ def missing_harbor(config: "RunConfig") -> Iterator[str]:
         )
     if settings.get("provider", "docker") != "docker":
         return
-    named = {task.config.environment.docker_image for task in tasks} - {None}
+    names = {task.config.environment.docker_image for task in tasks} - {None}
     try:
         with contextlib.closing(DockerEngine()) as engine:
-            missing = [image for image in sorted(map(str, named)) if not engine.find_image(image)]
+            missing = [image for image in sorted(map(str, names)) if not engine.find_image(image)]
     except (ConfigError, SandboxError) as error:
         yield str(error)
         return

@@ -64,7 +64,7 @@ class HarborEnv(BaseEnv):
     """
 
     rescore_by: RescoreBy = "never"
-    """What was left in a container is not on record."""
+    """Never: the files left in a container are not on record."""
     needs = ("agentrl_envs.needs:missing_harbor",)
 
     def __init__(
@@ -131,15 +131,15 @@ class HarborEnv(BaseEnv):
             raise ConfigError(f"command_timeout_s must be above 0, got {command_timeout_s}")
         if not 0 <= heldout_fraction <= 1:
             raise ConfigError(f"heldout_fraction must be from 0 to 1, got {heldout_fraction}")
-        found = {task.name: task for task in find_tasks(path)}
+        all_tasks = {task.name: task for task in find_tasks(path)}
         for key, names in (("tasks", tasks), ("heldout", heldout)):
             if isinstance(names, str):
                 raise ConfigError(f"{key} must be a list of names, got {names!r}")
-            if unknown := sorted({*names} - found.keys()):
+            if unknown := sorted({*names} - all_tasks.keys()):
                 raise ConfigError(
-                    f"{key} names {unknown}, but the tasks of {path} are {', '.join(found)}"
+                    f"{key} names {unknown}, but the tasks of {path} are {', '.join(all_tasks)}"
                 )
-        self.harbor_tasks = {name: found[name] for name in (tasks or found)}
+        self.harbor_tasks = {name: all_tasks[name] for name in (tasks or all_tasks)}
         self._passed = read_passed(pass_env)
         self._network: Network = network
         self._build_network = build_network
@@ -202,14 +202,16 @@ class HarborEnv(BaseEnv):
 
     def _find_task(self, task: Task) -> HarborTask:
         name = str(task.data.get("name", ""))
-        if (found := self.harbor_tasks.get(name)) is None:
+        if (harbor_task := self.harbor_tasks.get(name)) is None:
             raise ConfigError(
                 f"task {task.id!r} is none of these: {', '.join(self.harbor_tasks)}; its path has "
                 "other tasks now"
             )
-        if task.data.get("digest") != found.digest:
-            raise ConfigError(f"{found.folder} is not what it was when task {task.id!r} was made")
-        return found
+        if task.data.get("digest") != harbor_task.digest:
+            raise ConfigError(
+                f"{harbor_task.folder} is not what it was when task {task.id!r} was made"
+            )
+        return harbor_task
 
     # -- an episode -------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ class HarborTaskReport:
     user: str
     """User of the agent; empty is the image's, as a rule root."""
     network_mode: str
-    """What the task asks for; it is given only with `network: task`."""
+    """Network of the task's wish; it is given only with `network: task`."""
     cpus: float | None
     memory_mb: int | None
     agent_timeout_s: float | None
@@ -26,7 +26,7 @@ class HarborTaskReport:
     """`shared` or `separate`."""
     has_oracle: bool
     notes: tuple[str, ...]
-    """What is not, or not by default, as the task says."""
+    """Differences from the task's word, by default or always."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class HarborReport:
 
 
 def inspect_harbor(path: str) -> HarborReport:
-    """Return what a folder of Harbor tasks holds; nothing is run.
+    """Return a report on a folder of Harbor tasks; nothing is run.
 
     Raises `ConfigError` for a folder that is not whole, or asks for what is not supported.
     """

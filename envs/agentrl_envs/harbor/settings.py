@@ -1,4 +1,4 @@
-"""What a task is played with: decided of its `task.toml` and of the keys of the environment."""
+"""Limits, networks and variables of a task, by its `task.toml` and the environment's keys."""
 
 import os
 from collections.abc import Sequence
@@ -41,10 +41,10 @@ def decide_networks(task: HarborTask, network: Network) -> tuple[NetworkAccess, 
     if network == "none":
         return "none", "none"
     config = task.config
-    own = config.verifier.environment if config.verifier.separate else None
+    section = config.verifier.environment if config.verifier.separate else None
     modes: dict[str, NetworkMode] = {
         "agent": config.agent.network_mode or config.environment.network_mode,
-        "verifier": config.verifier.network_mode or (own or config.environment).network_mode,
+        "verifier": config.verifier.network_mode or (section or config.environment).network_mode,
     }
     for phase, mode in modes.items():
         if mode == "allowlist":

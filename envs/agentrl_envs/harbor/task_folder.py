@@ -219,16 +219,16 @@ def resolve_env(
     """
     resolved: dict[str, str] = {}
     for key, value in variables.items():
-        if (named := _VARIABLE.fullmatch(value)) is None:
+        if (match := _VARIABLE.fullmatch(value)) is None:
             resolved[key] = value
-        elif named[1] in passed:
-            resolved[key] = passed[named[1]]
-        elif named[2] is not None:
-            resolved[key] = named[2]
+        elif match[1] in passed:
+            resolved[key] = passed[match[1]]
+        elif match[2] is not None:
+            resolved[key] = match[2]
         else:
             raise ConfigError(
-                f"{where}.{key} asks for the variable {named[1]} of this machine, which the task "
-                f"is not given; set it and list it in pass_env: [{named[1]}]"
+                f"{where}.{key} asks for the variable {match[1]} of this machine, which the task "
+                f"is not given; set it and list it in pass_env: [{match[1]}]"
             )
     return resolved
 

@@ -195,18 +195,18 @@ class DockerEngine:
         what it leaves in the background, which does not keep us waiting.
         """
         with _words("run a command in a container"):
-            made = self._api.exec_create(
+            exec_id = self._api.exec_create(
                 name,
                 [*request.argv],
                 user=request.user,
                 environment=dict(request.env),
                 workdir=request.cwd or None,
             )["Id"]
-            connection = cast("Any", self._api.exec_start(made, socket=True))
+            connection = cast("Any", self._api.exec_start(exec_id, socket=True))
             sock: socket.socket = connection._sock
             try:
                 reader = ExecReader(max_bytes=request.max_bytes)
-                exit_code = self._read_output(made, connection, reader, deadline_s)
+                exit_code = self._read_output(exec_id, connection, reader, deadline_s)
             finally:
                 # Its buffer belongs to the response, which closes it before the stream below; the
                 # stream leaves its socket open.
@@ -216,7 +216,7 @@ class DockerEngine:
         return ExecEnd(exit_code, bytes(reader.stdout), bytes(reader.stderr), reader.truncated)
 
     def _read_output(
-        self, made: str, connection: Any, reader: ExecReader, deadline_s: float
+        self, exec_id: str, connection: Any, reader: ExecReader, deadline_s: float
     ) -> int | None:
         """Read what a command writes until it ends; return its exit code, None when it is late."""
         sock: socket.socket = connection._sock
@@ -229,18 +229,18 @@ class DockerEngine:
         while not reader.ended and (now_s := time.monotonic()) < deadline_s:
             # What it left in the background may hold its output open.
             if now_s >= look_s:
-                if (code := self._exit_code(made)) is not None:
+                if (code := self._exit_code(exec_id)) is not None:
                     return code
                 look_s = now_s + _LOOK_S
             sock.settimeout(max(min(look_s, deadline_s) - now_s, _PAUSE_S / 10))
             with suppress(TimeoutError):
                 reader.feed(sock.recv(_CHUNK_BYTES))
-        while (code := self._exit_code(made)) is None and time.monotonic() < deadline_s:
+        while (code := self._exit_code(exec_id)) is None and time.monotonic() < deadline_s:
             time.sleep(_PAUSE_S / 10)
         return code
 
-    def _exit_code(self, made: str) -> int | None:
-        described = self._api.exec_inspect(made)
+    def _exit_code(self, exec_id: str) -> int | None:
+        described = self._api.exec_inspect(exec_id)
         return None if described["Running"] else int(described["ExitCode"])
 
     def put_archive(self, name: str, directory: str, archive: bytes) -> None:
@@ -290,10 +290,10 @@ class DockerEngine:
                 for image in self._api.images(name=repository)
                 for name in image.get("RepoTags") or ()
             }
-        found = ((name, self.find_image(name)) for name in names)
+        images = ((name, self.find_image(name)) for name in names)
         dated = [
             (name, str((image.get("Metadata") or {}).get("LastTagTime", "")))
-            for name, image in found
+            for name, image in images
             if image is not None
         ]
         return sorted(dated, key=lambda row: row[1])

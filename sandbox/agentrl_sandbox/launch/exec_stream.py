@@ -53,9 +53,9 @@ class ExecReader:
         rest = memoryview(chunk)
         while rest:
             if self._left == 0:
-                taken = _HEADER_BYTES - len(self._header)
-                self._header += rest[:taken]
-                rest = rest[taken:]
+                count = _HEADER_BYTES - len(self._header)
+                self._header += rest[:count]
+                rest = rest[count:]
                 if len(self._header) == _HEADER_BYTES:
                     self._kind = self._header[0]
                     self._left = int.from_bytes(self._header[4:], "big")
@@ -63,7 +63,7 @@ class ExecReader:
                 continue
             body, rest = rest[: self._left], rest[self._left :]
             self._left -= len(body)
-            kept = self.stderr if self._kind == _STDERR else self.stdout
-            room = self._max_bytes - len(kept)
+            stream = self.stderr if self._kind == _STDERR else self.stdout
+            room = self._max_bytes - len(stream)
             self.truncated = self.truncated or len(body) > room
-            kept += body[:room]
+            stream += body[:room]

@@ -120,7 +120,7 @@ class DockerContainer:
         await run_in_thread(self._engine.kill, self.name)
 
     async def changes(self) -> Sequence[FileChange]:
-        """Return what differs from the image; see `ProviderContainer`."""
+        """Return the paths that differ from the image; see `ProviderContainer`."""
         rows = await run_in_thread(self._engine.changes, self.name)
         return [FileChange(path, _KINDS[kind]) for path, kind in rows]
 

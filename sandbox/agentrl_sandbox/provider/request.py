@@ -46,7 +46,7 @@ def build_request(
 
 
 def find_entry_programs(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return where the words of an image's entry point may lie, by the image's configuration."""
+    """Return the paths at which the programs of an image's entry point may lie."""
     workdir = PurePosixPath(config.get("WorkingDir") or "/")
     folders = (workdir, *map(PurePosixPath, _PATH))
     words = config.get("Entrypoint") or ()

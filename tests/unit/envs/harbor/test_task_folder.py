@@ -5,6 +5,7 @@ Mutants seen caught: MUTANTS
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -189,7 +190,7 @@ def test_variables_are_taken_of_those_that_are_passed() -> None:
 
 
 def test_limits_are_the_tasks_and_never_above_ours() -> None:
-    ours = {"cpus": 1.0, "memory_mb": 100, "max_cpus": None, "max_memory_mb": None}
+    ours: dict[str, Any] = {"cpus": 1.0, "memory_mb": 100, "max_cpus": None, "max_memory_mb": None}
     limits = decide_limits(EnvironmentSection(), **ours, processes=7)
     assert (limits.cpus, limits.memory_bytes, limits.processes) == (1.0, 100 * 2**20, 7)
     section = EnvironmentSection(cpus=4, memory_mb=4096)
