@@ -103,6 +103,9 @@ class ProviderContainer(Protocol):
             env: Variables beside those of the container.
             user: Name or number; the image's where it is empty.
 
+        Returns:
+            Exit code and the beginning of the output.
+
         Raises:
             SandboxError: The container is gone, or the provider does not answer.
         """
@@ -111,6 +114,10 @@ class ProviderContainer(Protocol):
     async def put(self, archive: bytes, directory: str = "/") -> None:
         """Unpack a tar archive into a directory that is there, with the owners and modes it says.
 
+        Args:
+            archive: The archive, uncompressed.
+            directory: Absolute path.
+
         Raises:
             SandboxError: There is no such directory, or the container is gone.
         """
@@ -118,6 +125,13 @@ class ProviderContainer(Protocol):
 
     async def get(self, path: str, *, max_bytes: int) -> bytes:
         """Return a tar archive of a file or a directory, whose first member is itself.
+
+        Args:
+            path: Absolute path; a link is returned as a link.
+            max_bytes: Largest archive.
+
+        Returns:
+            The archive, uncompressed.
 
         Raises:
             FileNotFoundError: There is nothing at the path.
@@ -138,6 +152,12 @@ class ProviderContainer(Protocol):
         """Return the paths that differ from the image; None where the provider cannot tell.
 
         Nothing in the container is asked for it.
+
+        Returns:
+            Every path that was added, modified or deleted.
+
+        Raises:
+            SandboxError: The container is gone.
         """
         ...
 
@@ -172,17 +192,36 @@ class SandboxProvider(Protocol):
             timeout_s: Deadline of the build.
             network: Network of its steps, in the provider's words.
 
+        Returns:
+            Name of the image.
+
         Raises:
             SandboxError: The image does not build, or not in time.
         """
         ...
 
     async def find_image(self, image: str) -> bool:
-        """Return whether the provider has an image."""
+        """Return whether the provider has an image.
+
+        Args:
+            image: Name of the image.
+
+        Returns:
+            Whether a container can be started of it.
+
+        Raises:
+            SandboxError: The provider does not answer.
+        """
         ...
 
     async def start(self, spec: ContainerSpec) -> ProviderContainer:
         """Start a container in which nothing runs but what keeps it alive.
+
+        Args:
+            spec: Image, variables, network and limits.
+
+        Returns:
+            The running container.
 
         Raises:
             ConfigError: A limit or the network cannot be had here.
