@@ -14,7 +14,7 @@ docker_image = "{BASE}"
 cpus = 1
 memory_mb = 256
 """
-VERDICT = "#!/bin/bash\n[ -e /done ] && echo 1 >/logs/verifier/reward.txt\nexit 3\n"
+VERDICT = "#!/bin/bash\n[ -e /done ]; echo $((1 - $?)) >/logs/verifier/reward.txt\nexit 3\n"
 
 
 def write_task(

@@ -36,18 +36,15 @@ _KINDS = ("modified", "added", "deleted")
 
 
 class DockerContainer:
-    """A container of an engine. Every call is a thread's, and each thread has its turn."""
+    """A container, and a connection to its engine, which is closed with it."""
 
-    def __init__(
-        self, engine: DockerEngine, spec: ContainerSpec, *, pool: str, max_bytes: int
-    ) -> None:
-        self._engine = engine
+    def __init__(self, spec: ContainerSpec, *, pool: str, max_bytes: int) -> None:
+        self._connection: DockerEngine | None = DockerEngine()
         self._spec = spec
         self._pool = pool
         self._max_bytes = max_bytes
         self.name = f"agentrl-{secrets.token_hex(8)}"
         self._lease = ResourceLease.take("container", self.name, engine=default_engine())
-        self._stopped = False
         self._mounted: dict[str, str | None] = {}
         self.started_by: Sequence[str] = ()
 
@@ -62,10 +59,19 @@ class DockerContainer:
 
     def discard(self) -> None:
         """Have the engine remove it; it blocks. What stays then is left to the reaper."""
-        if not self._stopped:
-            self._engine.remove(self.name)
-            self._lease.release()
-            self._stopped = True
+        engine, self._connection = self._connection, None
+        if engine is not None:
+            try:
+                engine.remove(self.name)
+                self._lease.release()
+            finally:
+                engine.close()
+
+    @property
+    def _engine(self) -> DockerEngine:
+        if self._connection is None:
+            raise SandboxError(f"the container {self.name} was stopped")
+        return self._connection
 
     async def exec(
         self,
@@ -103,6 +109,7 @@ class DockerContainer:
     def _kill_marked(self, mark: str) -> None:
         argv = ["bash", "-c", _KILL, "bash", f"{_MARK}={mark}"]
         request = ExecRequest(argv=argv, user="0")
+        # One that was stopped has ended with all of them.
         with suppress(SandboxError):
             self._engine.exec(self.name, request, deadline_s=time.monotonic() + _KILL_S)
 
@@ -182,10 +189,9 @@ class DockerProvider:
 
     async def start(self, spec: ContainerSpec) -> DockerContainer:
         """Start a container; see `SandboxProvider`."""
-        engine = await self._get_engine()
 
         def make() -> DockerContainer:
-            container = DockerContainer(engine, spec, pool=self._pool, max_bytes=self._output_bytes)
+            container = DockerContainer(spec, pool=self._pool, max_bytes=self._output_bytes)
             try:
                 container.make()
             except BaseException:

@@ -1,7 +1,4 @@
-"""Docker keeps the contract of sandbox providers; what a machine cannot give is refused.
-
-Mutants seen caught: MUTANTS
-"""
+"""Docker keeps the contract of sandbox providers; what a machine cannot give is refused."""
 
 from pathlib import Path
 

@@ -1,13 +1,11 @@
-import unittest
+"""Checks of the ledger; `python3 test_ledger.py` runs them."""
 
 from ledger import balance, parse_cents
 
+AMOUNTS = {"12.50": 1250, "0.5": 50, "-0.50": -50}
+SUMS = balance([("a", "1"), ("b", "2.05"), ("a", "0.10")])
 
-class LedgerTest(unittest.TestCase):
-    def test_cents(self):
-        self.assertEqual(parse_cents("12.50"), 1250)
-        self.assertEqual(parse_cents("0.5"), 50)
-        self.assertEqual(parse_cents("-0.50"), -50)
-
-    def test_sums(self):
-        self.assertEqual(balance([("a", "1"), ("b", "2.05"), ("a", "0.10")]), {"a": 110, "b": 205})
+if __name__ == "__main__":
+    for text, cents in AMOUNTS.items():
+        assert parse_cents(text) == cents, text
+    assert SUMS == {"a": 110, "b": 205}, SUMS

@@ -17,4 +17,4 @@ def balance(rows: list[tuple[str, str]]) -> dict[str, int]:
         sums[account] = sums.get(account, 0) + parse_cents(amount)
     return sums
 PYTHON
-cd /app && python3 -m unittest
+python3 /app/test_ledger.py

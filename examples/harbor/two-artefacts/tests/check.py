@@ -22,4 +22,6 @@ def parse(text):
 
 totals = read("/app/totals.csv").split() == TOTALS
 summary = parse(read("/app/summary.json")) == {"regions": 3, "units": 19}
-print(json.dumps({"totals": totals + 0, "summary": summary + 0, "reward": (totals and summary) + 0}))
+print(
+    json.dumps({"totals": totals + 0, "summary": summary + 0, "reward": (totals and summary) + 0})
+)

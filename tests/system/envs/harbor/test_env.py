@@ -1,6 +1,7 @@
 """Harbor's tasks on a real engine: oracle 1, nothing done 0, cheats 0, failures never 0.
 
-Mutants seen caught: MUTANTS
+Mutants seen caught: processes of the agent that live on, old reward files and tests kept, changes
+of the image not looked at, the reward of a late verifier taken.
 """
 
 import json
@@ -299,7 +300,9 @@ async def test_a_missing_image_and_one_that_does_not_build(
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 async def test_the_environment_keeps_its_contract(tmp_path: Path) -> None:
-    env = HarborEnv(str(write_task(tmp_path / "task")), splits="all")
+    write_task(tmp_path / "one")
+    write_task(tmp_path / "two", instruction="Make the file /done, please.")
+    env = HarborEnv(str(tmp_path), heldout=["two"])
     with using_run_id("harbor-contract"):
         proven = await check_env(env, episodes=1, grace_s=10)
         left = containers(default_engine(), f"{LABEL_RUN}=harbor-contract")

@@ -1,7 +1,4 @@
-"""Harbor's own package reads what we read: task files, and reward files.
-
-Mutants seen caught: MUTANTS
-"""
+"""Harbor's own package reads what we read: task files, and reward files."""
 
 import json
 from collections.abc import Iterator

@@ -1,6 +1,7 @@
 """Reward files, read as Harbor reads them; and the one number that trains.
 
-Mutants seen caught: MUTANTS
+Mutants seen caught: text before JSON, infinite numbers, the first of several keys, texts as
+numbers.
 """
 
 import json

@@ -1,6 +1,7 @@
 """Task folders: what is read of them, and what is refused with file and key.
 
-Mutants seen caught: MUTANTS
+Mutants seen caught: GPUs not refused, a network without the key, links that lead out of a task,
+`allow_internet` ignored.
 """
 
 import os

@@ -1,6 +1,7 @@
 """Tampering, artefacts and the oracle's plan: rules without a container.
 
-Mutants seen caught: MUTANTS
+Mutants seen caught: `/usr` not watched, shadowing programs let through, folders taken for files,
+the entry point not watched, links out of an artefact, set-id bits kept, a script's flags dropped.
 """
 
 import io
