@@ -197,7 +197,8 @@ def test_limits_are_the_tasks_and_never_above_ours() -> None:
     section = EnvironmentSection(cpus=4, memory_mb=4096)
     limits = decide_limits(section, **ours, processes=7)
     assert (limits.cpus, limits.memory_bytes) == (4.0, 2**32)
-    limits = decide_limits(section, **{**ours, "max_cpus": 2.0, "max_memory_mb": 512}, processes=7)
+    ours |= {"max_cpus": 2.0, "max_memory_mb": 512}
+    limits = decide_limits(section, **ours, processes=7)
     assert (limits.cpus, limits.memory_bytes) == (2.0, 2**29)
 
 
