@@ -22,11 +22,13 @@ build() {
     openenv_next) $pip --no-deps --target "$place.partial" openenv==0.10.0 ;;
     verifiers) venv "$place" verifiers==0.4.0 ;;
     vllm) vllm "$place" ;;
-    # Not into our venv: the schema of ATIF, of a distribution that asks for Python 3.12 ...
+    # Not into our venv: the schemas of ATIF and of tasks, and how a reward file is read, of a
+    # distribution that asks for Python 3.12, and a package that those import ...
     harbor)
         mkdir -p "$place.partial/wheel"
         $python -m pip download --quiet --disable-pip-version-check --no-deps --python-version 3.12 \
             --only-binary=:all: --dest "$place.partial/wheel" harbor==0.25.0
+        $pip --no-deps --target "$place.partial" toml==0.10.2
         $python - "$place.partial" <<'PYTHON'
 import sys
 import zipfile
@@ -34,9 +36,14 @@ from pathlib import Path
 
 place = Path(sys.argv[1])
 (wheel,) = place.glob("wheel/*.whl")
+folders = ("harbor/models/trajectories/", "harbor/models/task/", "harbor/models/verifier/")
+files = (
+    *("harbor/constants.py", "harbor/models/trial/paths.py", "harbor/utils/env.py"),
+    *("harbor/utils/scripts.py", "harbor/verifier/verifier.py"),
+)
 with zipfile.ZipFile(wheel) as archive:
     for name in archive.namelist():
-        if name.startswith("harbor/models/trajectories/") or "trajectory_validator" in name:
+        if name.startswith(folders) or name in files or "trajectory_validator" in name:
             archive.extract(name, place)
 PYTHON
         rm -r "$place.partial/wheel"

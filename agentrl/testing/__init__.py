@@ -4,6 +4,7 @@
     Env             check_env       ScriptedEnv
     Tool            check_tool      (a plain function)
     SandboxPool     check_sandbox   InMemorySandboxPool
+    SandboxProvider check_provider  (agentrl_sandbox.provider.DockerProvider)
     PolicyEngine    check_engine    ScriptedEngine
 
 A check raises `CheckError`, which names the promise. Nothing here needs pytest.
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from agentrl.testing.engine import ScriptedEngine, check_engine
     from agentrl.testing.env import check_env
+    from agentrl.testing.provider import check_provider
     from agentrl.testing.sandbox import InMemorySandboxPool, check_sandbox
     from agentrl.testing.scripted_env import ScriptedEnv, ScriptedTurn
     from agentrl.testing.tool import check_tool
@@ -26,6 +28,7 @@ __all__ = [
     "ScriptedTurn",
     "check_engine",
     "check_env",
+    "check_provider",
     "check_sandbox",
     "check_tool",
 ]
@@ -37,6 +40,7 @@ _HOMES = {
     "ScriptedTurn": "agentrl.testing.scripted_env",
     "check_engine": "agentrl.testing.engine",
     "check_env": "agentrl.testing.env",
+    "check_provider": "agentrl.testing.provider",
     "check_sandbox": "agentrl.testing.sandbox",
     "check_tool": "agentrl.testing.tool",
 }

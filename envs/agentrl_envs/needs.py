@@ -4,13 +4,15 @@ Each function is given the config of a run, with the registered settings of its 
 yields a sentence for every part that is missing. None of them starts anything.
 """
 
+import contextlib
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, SandboxError
 from agentrl.runtime.distribution import install_command
 from agentrl.runtime.machine import is_installed
+from agentrl_sandbox.launch.engine import DockerEngine
 from agentrl_sandbox.needs import find_missing_image
 
 if TYPE_CHECKING:
@@ -101,6 +103,35 @@ def missing_desktop(config: "RunConfig") -> Iterator[str]:
         yield from find_missing_image(RECIPES["desktop"].image(image))
         return
     yield from find_missing_parts(_commands(config.env.kwargs))
+
+
+def missing_harbor(config: "RunConfig") -> Iterator[str]:
+    """Yield what Harbor's tasks lack: a folder that is whole, an engine, an image, time."""
+    from agentrl_envs.harbor.task_folder import find_tasks
+
+    settings = config.env.kwargs
+    try:
+        tasks = find_tasks(str(settings.get("path", "")))
+    except ConfigError as error:
+        yield str(error)
+        return
+    command_s = float(settings.get("command_timeout_s", 45.0))
+    if config.rollout.step_s <= command_s:
+        yield (
+            f"rollout.step_s is {config.rollout.step_s:g}, but command_timeout_s (of env.kwargs) "
+            f"is {command_s:g}: a step must have more time than one command"
+        )
+    if settings.get("provider", "docker") != "docker":
+        return
+    names = {task.config.environment.docker_image for task in tasks} - {None}
+    try:
+        with contextlib.closing(DockerEngine()) as engine:
+            missing = [image for image in sorted(map(str, names)) if not engine.find_image(image)]
+    except (ConfigError, SandboxError) as error:
+        yield str(error)
+        return
+    for image in missing:
+        yield f"a Harbor task needs the image {image!r}; get it first: `docker pull {image}`"
 
 
 def _commands(settings: Mapping[str, Any]) -> list[str]:

@@ -18,6 +18,59 @@ for file in sorted(Path(sys.argv[1]).glob("*.json")):
     if not validator.validate(file):
         print(file.name, *validator.errors)
 """
+_TASKS = """
+import json, sys
+from pathlib import Path
+from harbor.models.task.config import TaskConfig
+configs = []
+for text in json.loads(Path(sys.argv[1]).read_text()):
+    try:
+        config = TaskConfig.model_validate_toml(text)
+    except ValueError:
+        configs.append(None)
+    else:
+        configs.append(config.model_dump(mode="json"))
+print(json.dumps(configs))
+"""
+# What the verifier imports to run is not there, and is not what is asked. It is written for Python
+# 3.12, whose texts may have expressions of several lines: those are put in one.
+_REWARDS = """
+import json, re, sys, types, typing
+from pathlib import Path
+typing.override = lambda function: function
+names = {
+    "harbor.environments.base": "BaseEnvironment",
+    "harbor.models.task.task": "Task",
+    "harbor.verifier.base": "BaseVerifier",
+    "harbor.utils.file_staging": "selected_directory",
+}
+for module, name in names.items():
+    sys.modules[module] = types.ModuleType(module)
+    setattr(sys.modules[module], name, type(name, (), {}))
+from harbor.models.verifier.result import VerifierResult
+place = next(Path(folder, "harbor") for folder in sys.path if Path(folder, "harbor").is_dir())
+source = (place / "verifier" / "verifier.py").read_text()
+source = re.sub(r"\\n\\s+}", "}", re.sub(r"{\\n\\s+", "{", source))
+module = types.ModuleType("harbor_verifier")
+exec(compile(source, "verifier.py", "exec"), module.__dict__)
+Verifier = module.Verifier
+rewards = []
+for folder in sorted(Path(sys.argv[1]).iterdir()):
+    paths = types.SimpleNamespace(
+        reward_json_path=folder / "reward.json", reward_text_path=folder / "reward.txt"
+    )
+    verifier = Verifier.__new__(Verifier)
+    verifier.trial_paths = paths
+    try:
+        if paths.reward_json_path.exists():
+            found = verifier._parse_reward_json()
+        else:
+            found = verifier._parse_reward_text()
+        rewards.append(VerifierResult(rewards=found).rewards)
+    except Exception:
+        rewards.append(None)
+print(json.dumps(rewards))
+"""
 _PARQUET = """
 import json, sys
 from pathlib import Path
@@ -33,6 +86,16 @@ print(json.dumps(rows))
 def atif_errors(folder: Path) -> list[str]:
     """Return what harbor's own validator says against the documents of a folder."""
     return _run(_ATIF, folder, place="harbor").splitlines()
+
+
+def harbor_configs(file: Path) -> list[dict[str, Any] | None]:
+    """Return what harbor reads of the `task.toml` texts in a JSON file; None for one it refuses."""
+    return json.loads(_run(_TASKS, file, place="harbor"))
+
+
+def harbor_rewards(folder: Path) -> list[dict[str, float] | None]:
+    """Return what harbor's verifier reads in each folder below one, in order; None is an error."""
+    return json.loads(_run(_REWARDS, folder, place="harbor"))
 
 
 def export_with_pyarrow(run: Path, output: Path) -> list[dict[str, Any]]:

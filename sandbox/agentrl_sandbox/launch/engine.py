@@ -15,12 +15,16 @@ from typing import Any, cast
 from agentrl.errors import ConfigError, SandboxError
 from agentrl.runtime.distribution import install_command
 from agentrl_sandbox.launch.container import EngineMachine
+from agentrl_sandbox.launch.exec_stream import ExecEnd, ExecReader, ExecRequest
 
 _SOCKET = "/var/run/docker.sock"
 CALL_S = 60.0
 REMOVE_S = 20.0
 """Time for which it may go on failing to remove a container."""
 _PAUSE_S = 0.1
+_LOOK_S = 0.5
+"""Silence of a command after which the engine is asked whether it has ended."""
+_CHUNK_BYTES = 2**16
 BUILD_S = 600.0
 """Longest silence of the engine while it builds an image."""
 INSTALL_SDK = install_command("docker")
@@ -118,14 +122,19 @@ class DockerEngine:
         with _words("start a container"):
             self._api.start(name)
 
-    def process(self, name: str) -> int:
-        """Return the process id, on the engine's machine, of a container's first; 0 when ended."""
+    def process(self, name: str, *, must_exist: bool = False) -> int:
+        """Return the process id, on the engine's machine, of a container's first; 0 when ended.
+
+        One that was removed has ended as well, unless it must exist.
+        """
         from docker.errors import NotFound
 
         with _words("look at a container"):
             try:
                 return int(self._api.inspect_container(name)["State"]["Pid"])
-            except NotFound:  # it has ended, and was removed for it
+            except NotFound:
+                if must_exist:
+                    raise
                 return 0
 
     def remove(self, name: str) -> None:
@@ -179,6 +188,116 @@ class DockerEngine:
                 if line := str(event.get("stream", "")).strip():
                     yield line
 
+    def exec(self, name: str, request: ExecRequest, *, deadline_s: float) -> ExecEnd:
+        """Run a command in a container, and return how it ended, or that it has not.
+
+        `deadline_s` is on the monotonic clock. A command that is late goes on running, and so does
+        what it leaves in the background, which does not keep us waiting.
+        """
+        with _words("run a command in a container"):
+            exec_id = self._api.exec_create(
+                name,
+                [*request.argv],
+                user=request.user,
+                environment=dict(request.env),
+                workdir=request.cwd or None,
+            )["Id"]
+            connection = cast("Any", self._api.exec_start(exec_id, socket=True))
+            sock: socket.socket = connection._sock
+            try:
+                reader = ExecReader(max_bytes=request.max_bytes)
+                exit_code = self._read_output(exec_id, connection, reader, deadline_s)
+            finally:
+                # Its buffer belongs to the response, which closes it before the stream below; the
+                # stream leaves its socket open.
+                connection._response.close()
+                connection.close()
+                sock.close()
+        return ExecEnd(exit_code, bytes(reader.stdout), bytes(reader.stderr), reader.truncated)
+
+    def _read_output(
+        self, exec_id: str, connection: Any, reader: ExecReader, deadline_s: float
+    ) -> int | None:
+        """Read what a command writes until it ends; return its exit code, None when it is late."""
+        sock: socket.socket = connection._sock
+        sock.setblocking(False)
+        # What came with the head of the answer was read along with it.
+        buffered = connection._response.raw._fp.fp
+        if head := buffered.peek():
+            reader.feed(buffered.read1(len(head)))
+        look_s = time.monotonic() + _LOOK_S
+        while not reader.ended and (now_s := time.monotonic()) < deadline_s:
+            # What it left in the background may hold its output open.
+            if now_s >= look_s:
+                if (code := self._exit_code(exec_id)) is not None:
+                    return code
+                look_s = now_s + _LOOK_S
+            sock.settimeout(max(min(look_s, deadline_s) - now_s, _PAUSE_S / 10))
+            with suppress(TimeoutError):
+                reader.feed(sock.recv(_CHUNK_BYTES))
+        while (code := self._exit_code(exec_id)) is None and time.monotonic() < deadline_s:
+            time.sleep(_PAUSE_S / 10)
+        return code
+
+    def _exit_code(self, exec_id: str) -> int | None:
+        described = self._api.exec_inspect(exec_id)
+        return None if described["Running"] else int(described["ExitCode"])
+
+    def put_archive(self, name: str, directory: str, archive: bytes) -> None:
+        """Unpack a tar archive into a directory of a container."""
+        with _words(f"put files into {directory} of a container"):
+            self._api.put_archive(name, directory, archive)
+
+    def get_archive(self, name: str, path: str, *, max_bytes: int) -> bytes:
+        """Return a tar archive of a path; `FileNotFoundError`, `OSError` for one too large."""
+        from docker.errors import NotFound
+
+        with _words(f"read {path} of a container"):
+            try:
+                chunks, _ = self._api.get_archive(name, path)
+            except NotFound:
+                self.process(name, must_exist=True)
+                raise FileNotFoundError(path) from None
+            archive = bytearray()
+            for chunk in chunks:
+                archive += chunk
+                if len(archive) > max_bytes:
+                    raise OSError(f"{path} takes more than {max_bytes} bytes as an archive")
+        return bytes(archive)
+
+    def kill(self, name: str) -> None:
+        """End every process of a container, and wait for it; its files stay."""
+        from docker.errors import APIError
+
+        with _words("end a container's processes"):
+            try:
+                self._api.kill(name)
+            except APIError as error:
+                if error.status_code != 409:  # it runs no more
+                    raise
+            self._api.wait(name, timeout=int(CALL_S), condition="not-running")
+
+    def changes(self, name: str) -> list[tuple[str, int]]:
+        """Return the paths of a container that differ from its image; 0 modified, 1 new, 2 gone."""
+        with _words("compare a container with its image"):
+            return [(row["Path"], int(row["Kind"])) for row in self._api.diff(name) or ()]
+
+    def images(self, repository: str) -> list[tuple[str, str]]:
+        """Return the names of a repository's images, and when each got its name, oldest first."""
+        with _words(f"list the images of {repository!r}"):
+            names = {
+                name
+                for image in self._api.images(name=repository)
+                for name in image.get("RepoTags") or ()
+            }
+        images = ((name, self.find_image(name)) for name in names)
+        dated = [
+            (name, str((image.get("Metadata") or {}).get("LastTagTime", "")))
+            for name, image in images
+            if image is not None
+        ]
+        return sorted(dated, key=lambda row: row[1])
+
     def find_image(self, image: str) -> Mapping[str, Any] | None:
         """Return the engine's description of an image, None where it has none."""
         from docker.errors import ImageNotFound
@@ -193,10 +312,10 @@ class DockerEngine:
         with _words(f"name the image {image!r} {name!r}"):
             self._api.tag(image, repository, tag or "latest")
 
-    def remove_image(self, image: str) -> None:
-        """Remove an image and what only it needed."""
+    def remove_image(self, image: str, *, force: bool = True) -> None:
+        """Remove an image and what only it needed; without `force` not one that is in use."""
         with _words(f"remove the image {image!r}"):
-            self._api.remove_image(image, force=True)
+            self._api.remove_image(image, force=force)
 
     def close(self) -> None:
         """Close the connection."""

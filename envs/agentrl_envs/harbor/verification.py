@@ -1,0 +1,265 @@
+"""Verification of an episode: after the agent's end, where it can no longer do anything.
+
+the agent's container          halted: no process of the agent lives on
+        │                      its changes are compared with the image, by the engine
+        ├── shared ──────────► resumed; /tests and /logs/verifier made anew; tests put; run
+        └── separate ────────► artefacts read, removed; another container is given them
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any, Literal
+
+from agentrl.errors import SandboxError, VerifierError
+from agentrl.sandbox_provider import (
+    ContainerSpec,
+    FileChange,
+    ProviderContainer,
+    SandboxProvider,
+)
+from agentrl_envs.harbor.archives import (
+    LOG_FOLDERS,
+    clean_artifact,
+    pack_folders,
+    pack_tree,
+)
+from agentrl_envs.harbor.rewards import (
+    JSON_FILE,
+    REWARD_BYTES,
+    TEXT_FILE,
+    choose_reward,
+    parse_rewards,
+)
+from agentrl_envs.harbor.tampering import LOCAL_FOLDERS, find_tampering
+from agentrl_envs.harbor.task_config import HealthcheckSection
+from agentrl_envs.harbor.task_folder import HarborTask
+from agentrl_sandbox.provider.content import read_file
+
+AgentProcesses = Literal["end", "keep"]
+ChangedPrograms = Literal["zero", "allow"]
+ARTIFACTS = "/logs/artifacts"
+OUTPUT_FILE = "/logs/verifier/test-stdout.txt"
+_OUTPUT_BYTES = 2**22
+_SHOWN_CHARACTERS = 2000
+_PREPARE_S = 60.0
+_CLEAN = (
+    'for name in /logs /tests; do if [ -L "$name" ] || { [ -e "$name" ] && [ ! -d "$name" ]; }; '
+    'then rm -f -- "$name"; fi; done; rm -rf -- /logs/verifier /tests'
+)
+_RUN = f"(/tests/test.sh) >{OUTPUT_FILE} 2>&1"
+_SYSTEM_PROGRAMS = ("/usr/bin", "/bin", "/usr/sbin", "/sbin")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HarborVerdict:
+    """A verifier's verdict, and what it is based on."""
+
+    reward: float
+    rewards: Mapping[str, float] = field(default_factory=dict[str, float])
+    exit_code: int | None = None
+    seconds: float = 0.0
+    tampered: tuple[str, ...] = ()
+    """Programs of the image that the agent changed, for which it is paid 0."""
+    output: str = ""
+    """End of what the verifier printed."""
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return {
+            "rewards": dict(self.rewards),
+            "exit_code": self.exit_code,
+            "seconds": self.seconds,
+            "tampered": list(self.tampered),
+            "output": self.output,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HarborVerifier:
+    """Everything that verifies the episodes of one task."""
+
+    task: HarborTask
+    provider: SandboxProvider
+    spec: ContainerSpec
+    """Container of a verifier of its own; not used for a shared one."""
+    own_tests: bool
+    """Whether the image of a verifier of its own holds its tests."""
+    env: Mapping[str, str]
+    agent_processes: AgentProcesses = "end"
+    changed_programs: ChangedPrograms = "zero"
+    artifact_bytes: int = 2**28
+    reward_key: str = ""
+
+    async def verify(self, agent: ProviderContainer) -> HarborVerdict:
+        """Return the verdict on what an agent left in its container.
+
+        Raises `VerifierError` where there is none, `SandboxError` for a container that is gone.
+        """
+        began_s = time.monotonic()
+        if self.task.config.verifier.separate:
+            return await self._verify_apart(agent, began_s)
+        if self.agent_processes == "end":
+            await agent.halt()
+        if self.changed_programs == "zero":
+            changes = await agent.changes()
+            shadowed = await _find_shadowed(agent, changes or ())
+            if tampered := find_tampering(changes or (), shadowed, agent.started_by):
+                seconds = time.monotonic() - began_s
+                return HarborVerdict(reward=0.0, tampered=tampered, seconds=seconds)
+        if self.agent_processes == "end":
+            await agent.resume()
+        return await self._run_tests(agent, began_s, put_tests=True)
+
+    async def _verify_apart(self, agent: ProviderContainer, began_s: float) -> HarborVerdict:
+        for collect in self.task.config.verifier.collect:
+            user = "" if collect.user is None else str(collect.user)
+            argv = ["bash", "-c", collect.command]
+            await agent.exec(argv, timeout_s=collect.timeout_sec, user=user)
+        await agent.halt()
+        archives: list[bytes] = []
+        for source in dict.fromkeys((ARTIFACTS, *(a.source for a in self.task.config.artifacts))):
+            try:
+                archive = await agent.get(source, max_bytes=self.artifact_bytes)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise VerifierError(f"artefact {source} of {self.task.name!r}: {error}") from error
+            archives.append(clean_artifact(archive, source))
+        await agent.stop()
+        container = await self.provider.start(self.spec)
+        try:
+            await container.put(pack_folders(LOG_FOLDERS))
+            if not self.own_tests:
+                await put_loose_files(container, self.task)
+            for archive in archives:
+                await container.put(archive)
+            return await self._run_tests(container, began_s, put_tests=not self.own_tests)
+        finally:
+            await container.stop()
+
+    async def _run_tests(
+        self, container: ProviderContainer, began_s: float, *, put_tests: bool
+    ) -> HarborVerdict:
+        verifier = self.task.config.verifier
+        clean = _CLEAN if put_tests else "rm -rf -- /logs/verifier"
+        cleaned = await container.exec(["bash", "-c", clean], timeout_s=_PREPARE_S, user="0")
+        if cleaned.exit_code != 0:
+            raise VerifierError(
+                f"the container of {self.task.name!r} could not be made ready: "
+                f"{cleaned.stderr.decode(errors='replace')[:500]}"
+            )
+        await container.put(pack_folders(LOG_FOLDERS))
+        if put_tests:
+            await container.put(pack_tree(self.task.tests, "tests"))
+        environment = verifier.environment if verifier.separate else None
+        workdir = (environment or self.task.config.environment).workdir or ""
+        ended = await container.exec(
+            ["bash", "-c", _RUN],
+            timeout_s=verifier.timeout_sec,
+            cwd=workdir,
+            env=self.env,
+            user="" if verifier.user is None else str(verifier.user),
+        )
+        output = await _read(container, OUTPUT_FILE, _OUTPUT_BYTES) or b""
+        shown = output.decode(errors="replace")[-_SHOWN_CHARACTERS:]
+        if ended.timed_out:
+            raise VerifierError(
+                f"tests/test.sh of {self.task.name!r} took longer than verifier.timeout_sec, "
+                f"{verifier.timeout_sec:g} s; it printed: {shown}"
+            )
+        try:
+            rewards = parse_rewards(
+                await _read_reward(container, JSON_FILE), await _read_reward(container, TEXT_FILE)
+            )
+            reward = choose_reward(rewards, self.reward_key)
+        except VerifierError as error:
+            raise VerifierError(
+                f"{self.task.name!r}: {error} (exit code {ended.exit_code}; it printed: {shown})"
+            ) from error
+        return HarborVerdict(
+            reward=reward,
+            rewards=rewards,
+            exit_code=ended.exit_code,
+            seconds=time.monotonic() - began_s,
+            output=shown,
+        )
+
+
+async def put_loose_files(container: ProviderContainer, task: HarborTask) -> None:
+    """Put `environment/` into the directory of a container whose image was not built of it."""
+    folder, section = task.environment, task.config.environment
+    if not (section.docker_image and folder.is_dir()) or (folder / "Dockerfile").exists():
+        return
+    workdir = section.workdir
+    if not workdir:
+        output = await container.exec(["bash", "-c", "pwd"], timeout_s=_PREPARE_S)
+        workdir = output.stdout.decode(errors="replace").strip() or "/"
+    await container.put(pack_tree(folder, "."), workdir)
+
+
+async def wait_healthy(
+    container: ProviderContainer, check: HealthcheckSection, *, user: str
+) -> None:
+    """Wait until a command succeeds, as Docker's HEALTHCHECK does; `SandboxError` when it fails."""
+    began_s = time.monotonic()
+    failures = 0
+    while True:
+        argv = ["bash", "-c", check.command]
+        output = await container.exec(argv, timeout_s=check.timeout_sec, user=user)
+        if output.exit_code == 0:
+            return
+        starting = time.monotonic() - began_s < check.start_period_sec
+        failures += not starting
+        if failures >= check.retries:
+            raise SandboxError(
+                f"environment.healthcheck {check.command!r} failed {failures} times: "
+                f"{output.stderr.decode(errors='replace')[:500]}"
+            )
+        await asyncio.sleep(check.start_interval_sec if starting else check.interval_sec)
+
+
+async def _find_shadowed(
+    container: ProviderContainer, changes: Sequence[FileChange]
+) -> frozenset[str]:
+    """Return the names of new local programs that the system has, too; the engine looks."""
+    names = {
+        PurePosixPath(change.path).name
+        for change in changes
+        if change.kind == "added" and str(PurePosixPath(change.path).parent) in LOCAL_FOLDERS
+    }
+    return frozenset([name for name in names if await _is_system_program(container, name)])
+
+
+async def _is_system_program(container: ProviderContainer, name: str) -> bool:
+    for folder in _SYSTEM_PROGRAMS:
+        try:
+            await container.get(f"{folder}/{name}", max_bytes=2**12)
+        except FileNotFoundError:
+            continue
+        except OSError:  # it is larger
+            return True
+        return True
+    return False
+
+
+async def _read_reward(container: ProviderContainer, path: str) -> bytes | None:
+    try:
+        archive = await container.get(path, max_bytes=REWARD_BYTES + 2**14)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise VerifierError(str(error)) from error
+    if (content := read_file(archive)) is None:
+        raise VerifierError(f"{path} is no file; write a file")
+    return content
+
+
+async def _read(container: ProviderContainer, path: str, max_bytes: int) -> bytes | None:
+    try:
+        return read_file(await container.get(path, max_bytes=max_bytes))
+    except OSError:
+        return None

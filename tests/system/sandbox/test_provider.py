@@ -1,0 +1,68 @@
+"""Docker keeps the contract of sandbox providers; what a machine cannot give is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from agentrl.errors import ConfigError, SandboxError
+from agentrl.sandbox_provider import ContainerLimits, ContainerSpec
+from agentrl.testing import check_provider
+from agentrl_sandbox.launch.engine import DockerEngine
+from agentrl_sandbox.provider import DockerProvider
+from agentrl_sandbox.provider.docker import REPOSITORY
+from agentrl_sandbox.recipe import BASE
+
+pytestmark = pytest.mark.docker
+
+
+@pytest.mark.timeout(300)
+async def test_docker_keeps_the_contract() -> None:
+    proven = await check_provider(DockerProvider(), image=BASE)
+    assert "a late command is ended with what it started" in proven
+    assert "changes are told" in proven
+    assert proven[-1] == "nothing is left after close"
+
+
+async def test_what_a_machine_does_not_have_is_refused() -> None:
+    provider = DockerProvider()
+    try:
+        with pytest.raises(ConfigError, match=r"cpus=4096 does not fit.*cores"):
+            await provider.start(ContainerSpec(image=BASE, limits=ContainerLimits(cpus=4096)))
+        with pytest.raises(SandboxError, match="No such image"):
+            await provider.start(ContainerSpec(image="agentrl-no-such-image:none"))
+    finally:
+        await provider.close()
+
+
+async def test_the_engines_own_files_outlive_a_halt() -> None:
+    provider = DockerProvider()
+    try:
+        container = await provider.start(ContainerSpec(image=BASE))
+        await container.exec(["bash", "-c", "echo 10.0.0.7 depot >>/etc/hosts"], timeout_s=20)
+        await container.halt()
+        await container.resume()
+        output = await container.exec(["grep", "-c", "depot", "/etc/hosts"], timeout_s=20)
+        assert output.stdout == b"1\n"
+    finally:
+        await provider.close()
+
+
+async def test_images_are_built_once_and_bounded(tmp_path: Path) -> None:
+    engine = DockerEngine()
+    kept = [name for name, _ in engine.images(REPOSITORY)]
+    provider = DockerProvider(images=len(kept) + 1)
+    built: list[str] = []
+    try:
+        for text in ("one", "two"):
+            (tmp_path / "Dockerfile").write_text(f"FROM {BASE}\nCOPY text /text\n")
+            (tmp_path / "text").write_text(text)
+            built.append(await provider.build(str(tmp_path), timeout_s=60))
+        names = [name for name, _ in engine.images(REPOSITORY)]
+        assert built[1] in names
+        assert len(names) <= len(kept) + 1
+    finally:
+        await provider.close()
+        for name in built:
+            if engine.find_image(name):
+                engine.remove_image(name)
+        engine.close()

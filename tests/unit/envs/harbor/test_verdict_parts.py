@@ -1,0 +1,164 @@
+"""Tampering, artefacts and the oracle's plan: rules without a container.
+
+Mutants seen caught: `/usr` not watched, shadowing programs let through, folders taken for files,
+the entry point not watched, links out of an artefact, set-id bits kept, a script's flags dropped.
+"""
+
+import io
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from agentrl.env import call, say
+from agentrl.errors import ConfigError
+from agentrl.message import Message
+from agentrl.sandbox_provider import ChangeKind, FileChange
+from agentrl_envs.harbor.archives import clean_artifact, pack_folders, pack_tree
+from agentrl_envs.harbor.oracle import plan_oracle, play_oracle
+from agentrl_envs.harbor.tampering import find_tampering
+from agentrl_envs.harbor.task_folder import read_task
+from agentrl_sandbox.provider.content import compute_digest, read_file
+from tests.support.harbor_tasks import TOML, write_task
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "tampered"),
+    [
+        ("/usr/bin/cmp", "modified", True),
+        ("/usr/bin/cmp", "deleted", True),
+        ("/usr/lib/x86_64-linux-gnu/libc.so.6", "modified", True),
+        ("/lib64/ld-linux-x86-64.so.2", "modified", True),
+        ("/usr/bin/jq", "added", False),
+        ("/usr/lib/python3/dist-packages/numpy/core.py", "added", False),
+        ("/usr/local/bin/cmp", "added", True),
+        ("/usr/local/bin/report", "added", False),
+        ("/usr/local/bin/report", "modified", False),
+        ("/etc/ld.so.preload", "added", True),
+        ("/usr/lib/python3/dist-packages/sitecustomize.py", "added", True),
+        ("/usr/local/lib/python3.11/dist-packages/x.pth", "added", True),
+        ("/app/x.pth", "added", False),
+        ("/entry.sh", "modified", True),
+        ("/app/bin/cmp", "modified", False),
+        ("/usr/binary", "modified", False),
+    ],
+)
+def test_what_prepares_a_verdict(path: str, kind: ChangeKind, tampered: bool) -> None:
+    found = find_tampering([FileChange(path, kind)], ["cmp"], ["/entry.sh"])
+    assert found == ((path,) if tampered else ())
+
+
+def test_a_folder_is_not_its_content() -> None:
+    changes = [
+        FileChange("/usr", "modified"),
+        FileChange("/usr/bin", "modified"),
+        FileChange("/usr/bin/jq", "added"),
+    ]
+    assert find_tampering(changes, ()) == ()
+    assert find_tampering(changes[:2], ()) == ("/usr/bin",), "its own mode or owner"
+
+
+def archive_of(*members: tuple[str, bytes, str, int]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, kind, target, mode in members:
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname, member.mode, member.uid = kind, target, mode, 1000
+            content = b"text" if kind == tarfile.REGTYPE else b""
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def test_of_an_artefact_only_what_is_harmless_crosses() -> None:
+    archive = archive_of(
+        ("out", tarfile.DIRTYPE, "", 0o755),
+        ("out/a", tarfile.REGTYPE, "", 0o4755),
+        ("out/sub", tarfile.DIRTYPE, "", 0o755),
+        ("out/sub/near", tarfile.SYMTYPE, "../a", 0o777),
+        ("out/sub/far", tarfile.SYMTYPE, "../../etc", 0o777),
+        ("out/root", tarfile.SYMTYPE, "/tests", 0o777),
+        ("out/hard", tarfile.LNKTYPE, "out/a", 0o644),
+        ("out/device", tarfile.CHRTYPE, "", 0o644),
+        ("out/../escape", tarfile.REGTYPE, "", 0o644),
+        ("/abs", tarfile.REGTYPE, "", 0o644),
+    )
+    with tarfile.open(fileobj=io.BytesIO(clean_artifact(archive, "/srv/x/out"))) as cleaned:
+        members = cleaned.getmembers()
+    names = [member.name for member in members]
+    assert names == [
+        "srv",
+        "srv/x",
+        *(f"srv/x/{n}" for n in ("out", "out/a", "out/sub", "out/sub/near")),
+    ]
+    assert {member.uid for member in members} == {0}
+    assert members[3].mode == 0o755
+
+
+def test_an_artefact_that_is_a_link_does_not_cross() -> None:
+    archive = archive_of(("a.txt", tarfile.SYMTYPE, "b", 0o777))
+    with tarfile.open(fileobj=io.BytesIO(clean_artifact(archive, "/out/a.txt"))) as cleaned:
+        assert cleaned.getnames() == ["out"]
+    file = archive_of(("a.txt", tarfile.REGTYPE, "", 0o644))
+    with tarfile.open(fileobj=io.BytesIO(clean_artifact(file, "/out/a.txt"))) as cleaned:
+        assert cleaned.getnames() == ["out", "out/a.txt"]
+
+
+def test_a_tree_is_roots_and_its_scripts_run(tmp_path: Path) -> None:
+    folder = write_task(tmp_path / "task") / "tests"
+    with tarfile.open(fileobj=io.BytesIO(pack_tree(folder, "tests"))) as archive:
+        members = {member.name: member for member in archive}
+    assert set(members) == {"tests", "tests/test.sh"}
+    assert members["tests/test.sh"].mode & 0o111 == 0o111
+    assert {member.uid for member in members.values()} == {0}
+    with tarfile.open(fileobj=io.BytesIO(pack_folders(["logs"]))) as archive:
+        assert [(member.name, member.mode) for member in archive] == [("logs", 0o777)]
+
+
+def test_only_a_file_is_read_of_an_archive() -> None:
+    assert read_file(archive_of(("a", tarfile.REGTYPE, "", 0o644))) == b"text"
+    assert read_file(archive_of(("a", tarfile.SYMTYPE, "/etc/passwd", 0o777))) is None
+    assert read_file(archive_of(("a", tarfile.DIRTYPE, "", 0o755))) is None
+
+
+def test_a_digest_is_the_contents_alone(tmp_path: Path) -> None:
+    one, other = write_task(tmp_path / "a"), write_task(tmp_path / "b")
+    assert compute_digest(one) == compute_digest(other)
+    (other / "tests" / "test.sh").chmod(0o755)
+    assert compute_digest(one) != compute_digest(other)
+    (other / "tests" / "test.sh").chmod(0o644)
+    (other / "tests" / "more").touch()
+    assert compute_digest(one) != compute_digest(other)
+
+
+def test_an_oracle_of_one_script_is_a_command(tmp_path: Path) -> None:
+    solve = "#!/bin/bash -e\ntouch /done\n"
+    task = read_task(write_task(tmp_path / "task", solve=solve))
+    action = call("bash", command="set -e\ntouch /done", timeout_s=9.0)
+    assert plan_oracle(task, timeout_s=9.0) == (action,)
+    seen = [Message("user", "x"), Message("tool", "ok", tool_call_id="1", name="bash")]
+    assert play_oracle(task, seen[:1], timeout_s=9.0) == action
+    assert play_oracle(task, seen, timeout_s=9.0) == say("The task is done.")
+
+
+@pytest.mark.parametrize(
+    "solve", ["#!/bin/sh\nx\n", "#!/bin/bash\ncat /solution/x\n", "#!/bin/bash\n$0"]
+)
+def test_any_other_is_run_where_it_belongs(solve: str, tmp_path: Path) -> None:
+    toml = TOML + '[solution.env]\nA = "b c"\n'
+    task = read_task(write_task(tmp_path / "task", solve=solve, toml=toml))
+    write, run = plan_oracle(task, timeout_s=9.0)
+    assert write == call("write_file", path="/solution/solve.sh", content=solve)
+    command = run.tool_calls[0].arguments["command"]
+    assert "export A='b c'\n" in command
+    assert command.endswith("/solution/solve.sh")
+
+
+def test_a_task_without_an_oracle_says_so(tmp_path: Path) -> None:
+    task = read_task(write_task(tmp_path / "task", solve=None))
+    with pytest.raises(ConfigError, match=r"solve.sh is missing: the task has no oracle"):
+        plan_oracle(task, timeout_s=1)
+    folder = write_task(tmp_path / "other")
+    (folder / "solution" / "data.bin").write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match=r"data.bin is no text"):
+        plan_oracle(read_task(folder), timeout_s=1)
