@@ -1,0 +1,47 @@
+"""Kinds of things from elsewhere, each played by one class: a line of this table is a kind."""
+
+from dataclasses import asdict
+from pathlib import PurePath
+
+from agentrl.registry import EnvKind, register_kind
+
+DATA_SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".json", ".csv")
+"""Endings of the files that a data set may be."""
+
+KINDS = (
+    EnvKind(
+        name="gem",
+        entry_point="agentrl_envs.adapters.gem:GemEnv",
+        keyword="env_id",
+        description="an environment of GEM, by its id; needs python=...",
+    ),
+    EnvKind(
+        name="openenv",
+        entry_point="agentrl_envs.adapters.openenv:OpenEnvEnv",
+        keyword="url",
+        description="a running server of OpenEnv, by its URL; needs python=...",
+        recogniser="agentrl_envs.kinds:is_url",
+    ),
+    EnvKind(
+        name="verifiers",
+        entry_point="agentrl_envs.adapters.verifiers:VerifiersEnv",
+        keyword="taskset",
+        description="a taskset of verifiers, by its id; needs python=...",
+    ),
+)
+
+
+def register_kinds() -> None:
+    """Register every kind of the table."""
+    for kind in KINDS:
+        register_kind(**asdict(kind))
+
+
+def is_url(what: str) -> bool:
+    """Return whether this is the address of a server."""
+    return what.startswith(("http://", "https://", "ws://", "wss://"))
+
+
+def is_data_file(what: str) -> bool:
+    """Return whether this is named like a file of rows."""
+    return PurePath(what).suffix.lower() in DATA_SUFFIXES
