@@ -379,6 +379,7 @@ register_kind(
     keyword="id",
     description="an environment of Gymnasium's, told in words: Name-v0, module:Name-v0 or "
     "module:Class",
+    recogniser="agentrl.gym.text_env:is_gymnasium",
 )
 
 

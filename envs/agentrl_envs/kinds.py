@@ -66,7 +66,7 @@ def is_data_file(what: str) -> bool:
 
 def is_trl_class(what: str) -> bool:
     """Return whether this is `module:Class` with a `reset`, and no environment of another form."""
-    if what.count(":") != 1:
+    if what.count(":") != 1 or "/" in what:
         return False
     found = import_object(what)
     is_other = any(hasattr(found, name) for name in ("step", "tasks", "fork"))

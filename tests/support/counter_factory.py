@@ -67,6 +67,12 @@ def reward_length(completions: list[list[dict[str, Any]]], **kwargs: Any) -> lis
     return [len(completion[-1]["content"]) / 10 for completion in completions]
 
 
+def reward_vowels(completions: list[list[dict[str, Any]]], **kwargs: Any) -> list[float]:
+    """Pay the share of vowels, so that a small policy earns something to learn from."""
+    spoken = [[m["content"] for m in turns if m["role"] == "assistant"] for turns in completions]
+    return [sum(c in "aeiou" for c in texts[-1]) / (len(texts[-1]) or 1) for texts in spoken]
+
+
 async def reward_looks(
     environments: list[UnpaidEnv], log_metric: Any, **kwargs: Any
 ) -> list[float | None]:

@@ -1,6 +1,7 @@
 """Equality of mathematical answers by math-verify, in processes that can be killed."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from agentrl.errors import ConfigError
 from agentrl.message import Message
@@ -63,6 +64,6 @@ class MathReward:
         return pool
 
 
-def make_pool() -> VerdictPool:
-    """Return a pool of workers that import math-verify."""
-    return VerdictPool("math", packages=(MODULE, "latex2sympy2_extended", "antlr4"))
+def make_pool(**limits: Any) -> VerdictPool:
+    """Return a pool of workers that import math-verify; `limits` are those of `VerdictPool`."""
+    return VerdictPool("math", packages=(MODULE, "latex2sympy2_extended", "antlr4"), **limits)
