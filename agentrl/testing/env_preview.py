@@ -1,4 +1,4 @@
-"""What an environment offers, seen by playing a few episodes: for `agentrl import`."""
+"""Preview of an environment: its tasks and tools, and rewards of a few episodes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -12,19 +12,18 @@ from agentrl.metrics.writer import read_metrics
 from agentrl.run.train import train
 
 CONFIG = """
-run: {{name: counting, folder: {folder}/runs, steps: {steps}, threads: 1}}
+run: {{name: counting, folder: {folder}/runs, steps: 16, threads: 1}}
 env:
   id: trl:tests.support.counter_factory:IncrementEnv
-  kwargs:
-    path: {folder}/rows.jsonl
-    reward: trl:tests.support.counter_factory:reward_vowels
-    gold: tests.support.counter_factory:gold
-policy: {{make: {{hidden_size: 32, layers: 2, heads: 2, kv_heads: 1, head_dim: 16}}}}
-warmstart: {{steps: 20, batch_size: 8, demonstrations: 60, guess_fraction: 0.3}}
-engine: {{slots: 32, context_tokens: 384}}
-sampling: {{max_turn_tokens: 24}}
-rollout: {{tasks_per_step: 4, group_size: 8, max_turns: 2}}
-learn: {{optimizer: {{learning_rate: 3.0e-3}}}}
+  kwargs: {{path: {folder}/rows.jsonl, gold: "tests.support.counter_factory:gold"}}
+policy:
+  make: {{hidden_size: 64, layers: 2, heads: 4, kv_heads: 2, head_dim: 16, vocab_size: 512}}
+warmstart:
+  {{steps: 150, batch_size: 16, demonstrations: 80, learning_rate: 2.5e-3, guess_fraction: 0.7}}
+engine: {{slots: 64, context_tokens: 384}}
+sampling: {{max_turn_tokens: 40}}
+rollout: {{tasks_per_step: 8, group_size: 8, concurrency: 64, max_turns: 3}}
+learn: {{optimizer: {{learning_rate: 1.0e-3}}}}
 evaluate: {{tasks: 4}}
 metrics: {{tensorboard: false}}
 """
@@ -41,7 +40,7 @@ def test_a_class_made_for_trl_is_trained(tmp_path: Path) -> None:
         for start in range(100)
     ]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "run.yaml").write_text(CONFIG.format(folder=tmp_path, steps=12))
+    (tmp_path / "run.yaml").write_text(CONFIG.format(folder=tmp_path))
     result = train(tmp_path / "run.yaml")
     rewards = [line["reward/mean"] for line in read_metrics(result.folder)]
     print(rewards)

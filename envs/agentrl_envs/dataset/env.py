@@ -135,7 +135,7 @@ def say_reference(task: Task, seen: Sequence[Message]) -> Action:
 
 
 def find_missing_parts(config: "RunConfig") -> Iterator[str]:
-    """Yield what keeps a data set from being read and judged here, rows that are wrong too."""
+    """Yield the faults that keep a data set from being read and judged here."""
     settings = config.env.kwargs
     path = settings.get("path", ())
     paths = path.values() if isinstance(path, Mapping) else [path] if path else []

@@ -19,7 +19,7 @@ DIGITS_MAX = 1_000
 
 
 def find_answer(text: str) -> str | None:
-    """Return what a text marks as its final answer; None where it marks nothing.
+    """Return the answer that a text marks as final; None where it marks none.
 
     What stands up to `</think>` never counts. The last `<answer>...</answer>`, else the last
     `\\boxed{...}`, else what follows the last `####`, else the last `Answer:`.
@@ -35,7 +35,7 @@ def find_answer(text: str) -> str | None:
 
 
 def final_answer(text: str) -> str:
-    """Return what a text marks as its final answer, else all of it that is no thought."""
+    """Return the answer that a text marks as final, else all of it that is no thought."""
     answer = find_answer(text)
     return text.rpartition("</think>")[2].strip() if answer is None else answer
 

@@ -24,7 +24,7 @@ from agentrl_envs.dataset.row_tasks import fill_template
 
 _SCORE = re.compile(r"\bscore[\s:=*\"'`]{1,8}(-?\d++(?:\.\d++)?+)(?!\w)", re.IGNORECASE | re.ASCII)
 PLACEHOLDERS = ("question", "answer", "response", "conversation")
-"""What a prompt may hold besides the columns of the data set."""
+"""Placeholders besides the columns of the data set."""
 LONGEST_RESPONSE = 100_000
 """Characters of an answer that a judge is shown."""
 
@@ -238,7 +238,7 @@ class JudgeReward:
         return await client.judge(self.fill_prompt(task, messages))
 
     def fill_prompt(self, task: Task, messages: Sequence[Message]) -> str:
-        """Return what the judge is shown."""
+        """Return the text that the judge is shown."""
         values = {
             **task.data.get("row", {}),
             "question": "\n".join(message.text for message in task.messages),

@@ -256,7 +256,7 @@ class _LiveInstance:
         self.instance: Any = None
 
     async def call(self, method: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
-        """Return what a method returns; an asynchronous one runs on the loop."""
+        """Call a method and return its value; an asynchronous one runs on the loop."""
         if inspect.iscoroutinefunction(method):
             return await method(**arguments)
         value = await self.thread.call(method, **arguments)
@@ -304,7 +304,7 @@ def append_content(messages: tuple[Message, ...], content: Content) -> tuple[Mes
 
 
 def read_content(value: Any) -> Content:
-    """Return what `reset` or a tool returned as the model reads it.
+    """Return the value of `reset` or a tool as the model reads it.
 
     None is nothing, a list of content blocks is text and images, anything else its `str`. Raises
     `ValueError` for a block that is neither text nor image.

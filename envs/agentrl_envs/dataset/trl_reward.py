@@ -14,7 +14,7 @@ from agentrl.runtime.threads import run_in_thread
 from agentrl.task import Task
 
 ABSENT = ("completion_ids", "trainer_state")
-"""What TRL hands over and an environment does not have."""
+"""Arguments of TRL that an environment does not have."""
 _CONTENT = ("prompt", "completion", "completion_ids")
 """Columns that are not handed over by their name."""
 
