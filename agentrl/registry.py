@@ -55,7 +55,7 @@ class EnvKind:
     """Kind of things from elsewhere that are played as environments: ids `NAME:WHAT`."""
 
     name: str
-    """What stands before the colon."""
+    """Text before the colon of an id."""
     entry_point: str
     """`module:Class` that makes the environment."""
     keyword: str

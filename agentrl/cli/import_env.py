@@ -76,17 +76,17 @@ def find_env_id(what: str, kind: str | None, kinds: "Mapping[str, EnvKind]") -> 
         return f"{kind}:{what}"
     if what.partition(":")[0] in kinds:
         return what
-    found = [
+    matches = [
         one.name
         for one in kinds.values()
         if one.recogniser and import_callable(one.recogniser)(what)
     ]
-    if len(found) > 1:
+    if len(matches) > 1:
         raise ConfigError(
-            f"{what} may be of the kinds {', '.join(found)}; choose one with --kind {found[0]}"
+            f"{what} may be of the kinds {', '.join(matches)}; choose one with --kind {matches[0]}"
         )
-    if found:
-        return f"{found[0]}:{what}"
+    if matches:
+        return f"{matches[0]}:{what}"
     try:
         from agentrl.registry import spec
 

@@ -68,6 +68,6 @@ def is_trl_class(what: str) -> bool:
     """Return whether this is `module:Class` with a `reset`, and no environment of another form."""
     if what.count(":") != 1 or "/" in what:
         return False
-    found = import_object(what)
-    is_other = any(hasattr(found, name) for name in ("step", "tasks", "fork"))
-    return isinstance(found, type) and hasattr(found, "reset") and not is_other
+    target = import_object(what)
+    is_other = any(hasattr(target, name) for name in ("step", "tasks", "fork"))
+    return isinstance(target, type) and hasattr(target, "reset") and not is_other

@@ -43,5 +43,4 @@ def test_a_class_made_for_trl_is_trained(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(CONFIG.format(folder=tmp_path))
     result = train(tmp_path / "run.yaml")
     rewards = [line["reward/mean"] for line in read_metrics(result.folder)]
-    print(rewards)
     assert sum(rewards[-3:]) / 3 > sum(rewards[:3]) / 3 + 0.1

@@ -150,8 +150,8 @@ class JudgeClient:
         Raises `JudgeError` for none, and `ConfigError` once the budget is spent.
         """
         settings = self._settings
-        kept = self._find_kept(prompt)
-        reply = await self._ask(prompt) if kept is None else kept.read_text(encoding="utf-8")
+        cached = self._find_cached(prompt)
+        reply = await self._ask(prompt) if cached is None else cached.read_text(encoding="utf-8")
         score = parse_score(reply, settings.scale)
         if score is None:
             raise JudgeError(
@@ -159,8 +159,8 @@ class JudgeClient:
                 f"{settings.scale[1]:g}: {reply[-200:]!r}; its prompt must ask for a last line "
                 "`Score: NUMBER`, and max_tokens must leave room for it"
             )
-        if kept is None and settings.cache is not None:
-            place = self._kept_place(prompt)
+        if cached is None and settings.cache is not None:
+            place = self._cache_file(prompt)
             place.parent.mkdir(parents=True, exist_ok=True)
             write_text(place, reply)
         return score
@@ -206,16 +206,16 @@ class JudgeClient:
                     "set `cache`, which keeps verdicts for the next start"
                 )
 
-    def _find_kept(self, prompt: str) -> Path | None:
+    def _find_cached(self, prompt: str) -> Path | None:
         if self._settings.cache is None:
             return None
-        place = self._kept_place(prompt)
+        place = self._cache_file(prompt)
         return place if place.is_file() else None
 
-    def _kept_place(self, prompt: str) -> Path:
+    def _cache_file(self, prompt: str) -> Path:
         settings = self._settings
-        asked = [settings.url, settings.model, settings.temperature, settings.max_tokens, prompt]
-        name = hashlib.sha256(json.dumps(asked).encode()).hexdigest()
+        request = [settings.url, settings.model, settings.temperature, settings.max_tokens, prompt]
+        name = hashlib.sha256(json.dumps(request).encode()).hexdigest()
         return Path(cast("str", settings.cache)).expanduser() / name[:2] / f"{name}.txt"
 
 

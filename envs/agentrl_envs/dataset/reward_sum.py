@@ -186,12 +186,12 @@ def _find_function(name: str, settings: Mapping[str, Any]) -> tuple[Callable[...
 
 def _build_judge(given: Mapping[str, Any]) -> JudgeSettings:
     settings = {k: v for k, v in given.items() if k not in ("name", "weight", "label")}
-    known = {field.name: field for field in fields(JudgeSettings)}
+    fields_by_name = {field.name: field for field in fields(JudgeSettings)}
     missing = [name for name in ("prompt", "url", "model") if name not in settings]
-    unknown = sorted(settings.keys() - known.keys())
+    unknown = sorted(settings.keys() - fields_by_name.keys())
     if missing or unknown:
         fault = f"lacks {', '.join(missing)}" if missing else f"has the unknown key {unknown[0]!r}"
-        raise ConfigError(f"a reward judge {fault}; its keys are {', '.join(known)}")
+        raise ConfigError(f"a reward judge {fault}; its keys are {', '.join(fields_by_name)}")
     if "scale" in settings:
         scale = settings["scale"]
         if not isinstance(scale, list | tuple) or len(cast("Sequence[Any]", scale)) != 2:

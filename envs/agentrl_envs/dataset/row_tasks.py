@@ -185,18 +185,18 @@ def build_tasks(source: DataSource, columns: TaskColumns) -> Mapping[Split, Sequ
     A task's id is its fingerprint; further rows of one problem count on.
     """
     tasks: dict[Split, list[Task]] = {split: [] for split in SPLITS}
-    seen = Counter[str]()
+    counts = Counter[str]()
     for named_split, row in source.read():
         task = columns.build_task(row)
         text = "\n".join(message.text for message in task.messages)
         split = named_split or split_of(text, heldout_fraction=source.heldout_fraction)
-        seen[task.id] += 1
-        id = task.id if seen[task.id] == 1 else f"{task.id}-{seen[task.id]}"
+        counts[task.id] += 1
+        id = task.id if counts[task.id] == 1 else f"{task.id}-{counts[task.id]}"
         tasks[split].append(replace(task, split=split, id=id))
     for split in SPLITS:
         if not tasks[split]:
             raise ConfigError(
-                f"none of the {sum(seen.values())} rows of {source.path} is in the split "
+                f"none of the {sum(counts.values())} rows of {source.path} is in the split "
                 f"{split!r}, which the hash of the prompt decides; change heldout_fraction="
                 f"{source.heldout_fraction:g}, or name the splits: split: {{train: NAME, heldout: "
                 "NAME}"

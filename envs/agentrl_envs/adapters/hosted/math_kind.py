@@ -34,14 +34,14 @@ class MathWorker(VerdictWorker):
     def _is_equal(self, reference: str, answer: str) -> bool:
         from math_verify import verify  # pyright: ignore[reportMissingImports]
 
-        wanted = self._parse(as_formula(reference), raise_on_error=True)
-        if not wanted:
+        gold = self._parse(as_formula(reference), raise_on_error=True)
+        if not gold:
             raise ValueError(
                 f"the reference {reference!r:.80} is nothing that math-verify can read"
             )
         try:
             read = self._parse(as_formula(answer)) or self._parse(answer)
-            return bool(verify(wanted, read, timeout_seconds=None))
+            return bool(verify(gold, read, timeout_seconds=None))
         except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError):
             return False
 

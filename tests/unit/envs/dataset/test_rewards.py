@@ -275,5 +275,6 @@ def test_a_prompt_is_filled_and_checked(tmp_path: Path) -> None:
     ],
 )
 def test_settings_of_a_judge_that_cannot_be(settings: dict[str, Any], words: str) -> None:
+    arguments: dict[str, Any] = {"prompt": "p", "url": "u", "model": "m", **settings}
     with pytest.raises(ConfigError, match=words):
-        JudgeSettings(**{"prompt": "p", "url": "u", "model": "m", **settings})
+        JudgeSettings(**arguments)

@@ -6,7 +6,7 @@ placeholder filled again in what was filled in.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ def write(folder: Path, name: str, text: str) -> str:
     return str(folder / name)
 
 
-def lines(rows: list[Mapping[str, Any]]) -> str:
+def lines(rows: Sequence[Mapping[str, Any]]) -> str:
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
@@ -150,7 +150,8 @@ def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
 def test_a_row_that_is_no_task_names_the_column(
     row: dict[str, Any], settings: dict[str, Any], words: str
 ) -> None:
-    columns = TaskColumns(**{"prompt": "prompt", "needs_answer": True, **settings})
+    arguments: dict[str, Any] = {"prompt": "prompt", "needs_answer": True, **settings}
+    columns = TaskColumns(**arguments)
     with pytest.raises(ConfigError, match=words):
         columns.build_task(DataRow("row", row))
 
@@ -217,8 +218,9 @@ def test_names_of_splits_decide(tmp_path: Path) -> None:
     ],
 )
 def test_settings_that_say_no_split(settings: dict[str, Any], words: str) -> None:
+    arguments: dict[str, Any] = {"path": "a.jsonl", **settings}
     with pytest.raises(ConfigError, match=words):
-        DataSource(**{"path": "a.jsonl", **settings})
+        DataSource(**arguments)
 
 
 def test_a_split_that_stays_empty_says_how_to_fill_it(tmp_path: Path) -> None:
