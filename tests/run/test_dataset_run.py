@@ -1,7 +1,4 @@
-"""Runs on what people have already: a class made for TRL, and rows in a file.
-
-Mutants seen caught: a reward of TRL's that is paid on the wrong turn (it does not rise).
-"""
+"""A run on what people have already: a class made for TRL."""
 
 import json
 from pathlib import Path

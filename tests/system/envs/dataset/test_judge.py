@@ -1,7 +1,6 @@
 """A judge at a real endpoint: verdicts, what is kept, budgets, deadlines, failures of a kind.
 
-Mutants seen caught: a reply without a score paid as 0; a failed parse kept; the budget counted
-before the cache is asked; an answer that is late waited for.
+Mutants seen caught: a reply without a score paid as 0; an answer that is late waited for.
 """
 
 import asyncio

@@ -1,7 +1,4 @@
-"""Answers of mathematics, judged by math-verify in processes that can be killed.
-
-Mutants seen caught: a verdict that is late counts as wrong; a reference that cannot be read pays 0.
-"""
+"""Answers of mathematics, judged by math-verify in processes that can be killed."""
 
 import json
 from collections.abc import AsyncIterator

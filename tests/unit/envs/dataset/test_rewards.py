@@ -1,6 +1,6 @@
 """Answers that count, and rewards as a config names them.
 
-Mutants seen caught: the first marked answer counts; a thought counts; a comma cut out of a
+Mutants seen caught: a thought counts; a comma cut out of a
 text that is no number; the weights left out; a reward that gives None paid as 0; a part of
 TRL's that is handed the assistant's turns as its prompt; a minus sign taken for a mark before the
 score.

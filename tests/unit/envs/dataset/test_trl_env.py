@@ -1,7 +1,6 @@
 """Classes made for TRL's environment_factory are played as TRL plays them.
 
-Mutants seen caught: an instance kept for the next episode; get_reward asked before the last turn;
-an exception of a tool that fails the episode; what reset returns shown as a message of its own; a
+Mutants seen caught: an instance kept for the next episode; an exception of a tool that fails the episode; what reset returns shown as a message of its own; a
 row that an instance changes and the next episode sees.
 """
 
