@@ -1,7 +1,8 @@
 """Classes made for TRL's environment_factory are played as TRL plays them.
 
-Mutants seen caught: an instance kept for the next episode; an exception of a tool that fails the episode; what reset returns shown as a message of its own; a
-row that an instance changes and the next episode sees.
+Mutants seen caught: an instance kept for the next episode; an exception of a tool that fails the
+episode; what reset returns shown as a message of its own; a row that an instance changes and the
+next episode sees.
 """
 
 import json
