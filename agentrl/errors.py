@@ -13,6 +13,7 @@
         ├── ToolFailure        a tool raised something other than ToolError, or missed a deadline
         ├── SandboxError       the sandbox is gone or broke its protocol
         ├── VerifierError      a verifier that is not ours gave no verdict
+        ├── JudgeError         a model that judges gave no verdict, or one that cannot be read
         ├── EngineError        the policy engine raised, or missed a deadline
         │   ├── EngineLost     the engine is gone, with the request; it can be asked for again
         │   └── WeightsUnproven  the engine computes something else than the trainer
@@ -27,7 +28,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import ClassVar, Literal
 
-FailureKind = Literal["env", "tool", "sandbox", "verifier", "engine", "cancelled", "stale"]
+FailureKind = Literal["env", "tool", "sandbox", "verifier", "judge", "engine", "cancelled", "stale"]
 """Kind of a failure, as records and metrics name it. `stale` had become too old to train: nobody's
 fault, and no alarm counts it."""
 
@@ -100,6 +101,12 @@ class VerifierError(RolloutError):
     """A verifier that is not ours gave no verdict: it died, or took too much time or memory."""
 
     kind = "verifier"
+
+
+class JudgeError(RolloutError):
+    """A model that judges gave no verdict, or one that cannot be read: never a reward of 0."""
+
+    kind = "judge"
 
 
 class EngineError(RolloutError):

@@ -1,12 +1,16 @@
 """Environments by name, in Gymnasium's manner: `register`, `make`, `spec`, `registry`.
 
-Distributions list a function that registers their environments under the entry-point group
-`agentrl.envs`. They are asked once, when an id is not known yet or the registry is listed.
+What comes from elsewhere has an id of the form `KIND:WHAT`, such as `gymnasium:FrozenLake-v1` or
+`dataset:tasks.jsonl`; `kinds` has every kind.
+
+Distributions list a function that registers their environments and kinds under the entry-point
+group `agentrl.envs`. They are asked once, when an id is not known yet or the registry is listed.
 """
 
 import functools
 import inspect
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -23,6 +27,7 @@ from agentrl.task import Task
 from agentrl.tool import LateTools, ToolSource
 
 Maker = Callable[..., Env]
+_KIND_NAME = re.compile(r"[A-Za-z][\w-]*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +48,25 @@ class EnvSpec:
     def to_json(self) -> str:
         """Return the spec as a JSON object."""
         return json.dumps(asdict(self), sort_keys=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvKind:
+    """Kind of things from elsewhere that are played as environments: ids `NAME:WHAT`."""
+
+    name: str
+    """Text before the colon of an id."""
+    entry_point: str
+    """`module:Class` that makes the environment."""
+    keyword: str
+    """Keyword argument of the class that is handed what stands behind the colon."""
+    description: str
+    """One line for lists of kinds."""
+    needs: tuple[str, ...] = ()
+    """As in `EnvSpec`."""
+    recogniser: str = ""
+    """Function as `module:name` that is given a path, URL or name and returns whether it is of this
+    kind, for `agentrl import`; empty for a kind that has to be named."""
 
 
 def register(
@@ -90,6 +114,48 @@ def register(
             "functools.partial and register that"
         ) from error
     _registry.add(env_spec, entry_point)
+
+
+def register_kind(
+    name: str,
+    entry_point: str,
+    *,
+    keyword: str,
+    description: str,
+    needs: Sequence[str] = (),
+    recogniser: str = "",
+) -> None:
+    """Give ids of the form `NAME:WHAT` a meaning. Registering the same again changes nothing.
+
+    A kind wins over a module of its name.
+
+    Args:
+        name: Letters, digits, `_` and `-`.
+        entry_point: `module:Class`, imported when an environment is made.
+        keyword: Keyword argument of the class that is handed WHAT.
+        description: One line for lists of kinds.
+        needs: As for `register`.
+        recogniser: `module:name` of a function that is given a path, URL or name and returns
+            whether it is of this kind.
+
+    Raises:
+        ConfigError: The name has other characters, or stands for something else already.
+    """
+    if not _KIND_NAME.fullmatch(name):
+        raise ConfigError(
+            f"kind {name!r} must be letters, digits, '_' and '-', so that ids can begin with it; "
+            "choose a name such as dataset"
+        )
+    _registry.add_kind(
+        EnvKind(
+            name=name,
+            entry_point=entry_point,
+            keyword=keyword,
+            description=description,
+            needs=tuple(needs),
+            recogniser=recogniser,
+        )
+    )
 
 
 def register_tool_env(
@@ -143,8 +209,9 @@ def make(id: str, /, **kwargs: Any) -> Env:
     - `namespace/Name-v0`, a registered one; without the version, the newest;
     - `module:Class`, with no registration;
     - `module:namespace/Name-v0`, registered by importing `module`;
-    - `gymnasium:FrozenLake-v1`, one of Gymnasium's, as text; `gymnasium:module:Name-v0` imports
-      `module` first, and `gymnasium:module:Class` needs no registration there.
+    - `KIND:WHAT`, one from elsewhere, such as `gymnasium:FrozenLake-v1` or `dataset:tasks.jsonl`,
+      or `KIND` alone with WHAT among the settings; see `kinds`. A kind's name wins over a module
+      of that name.
 
     Args:
         id: Name of the environment, in one of these forms.
@@ -201,7 +268,29 @@ class _Registry(Mapping[str, EnvSpec]):
     def __init__(self) -> None:
         self._specs: dict[str, EnvSpec] = {}
         self._entry_points: dict[str, str | Maker] = {}
+        self._kinds: dict[str, EnvKind] = {}
         self._asked = False
+
+    def add_kind(self, kind: EnvKind) -> None:
+        entry = self._kinds.setdefault(kind.name, kind)
+        if replace(entry, description="") != replace(kind, description=""):
+            raise ConfigError(
+                f"the kind {kind.name!r} is registered twice: as {entry.entry_point} with "
+                f"{entry.keyword}=WHAT and as {kind.entry_point} with {kind.keyword}=WHAT; give "
+                "one of them another name"
+            )
+
+    def find_kind(self, name: str) -> EnvKind | None:
+        """Return the kind of a name; None for what is none."""
+        if name not in self._kinds and _KIND_NAME.fullmatch(name):
+            self.ask_distributions()
+        return self._kinds.get(name)
+
+    @property
+    def kinds(self) -> Mapping[str, EnvKind]:
+        """Every registered kind by name, those of installed distributions too."""
+        self.ask_distributions()
+        return dict(sorted(self._kinds.items()))
 
     def add(self, env_spec: EnvSpec, entry_point: str | Maker) -> None:
         entry = self._specs.get(env_spec.id)
@@ -284,13 +373,36 @@ registry: Mapping[str, EnvSpec] = _registry
 """Every registered environment by id, those of installed distributions too."""
 
 
+register_kind(
+    "gymnasium",
+    "agentrl.gym.text_env:GymnasiumTextEnv",
+    keyword="id",
+    description="an environment of Gymnasium's, told in words: Name-v0, module:Name-v0 or "
+    "module:Class",
+    recogniser="agentrl.gym.text_env:is_gymnasium",
+)
+
+
+def kinds() -> Mapping[str, EnvKind]:
+    """Return every kind of `KIND:WHAT` by name, those of installed distributions too."""
+    return _registry.kinds
+
+
 def _resolve(id: str) -> tuple[EnvSpec, str | Maker]:
     module, colon, rest = id.partition(":")
+    if (kind := _registry.find_kind(module)) is not None:
+        kwargs = {kind.keyword: rest} if colon else {}
+        point = kind.entry_point
+        env_spec = EnvSpec(
+            id=id,
+            entry_point=point,
+            kwargs=kwargs,
+            description=kind.description,
+            needs=kind.needs,
+        )
+        return env_spec, point
     if not colon:
         return _registry.find(id)
-    if module == "gymnasium":
-        point = "agentrl.gym.text_env:GymnasiumTextEnv"
-        return EnvSpec(id=id, entry_point=point, kwargs={"id": rest}), point
     if EnvId.is_id(rest):
         import_named(module, id)
         return _registry.find(rest)

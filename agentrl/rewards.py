@@ -83,7 +83,7 @@ def answers(messages: Sequence[Message]) -> tuple[str, ...]:
     """
     text = last_text(messages)
     marked = [
-        *(answer for answer in (tagged_answer(text), _boxed(text)) if answer is not None),
+        *(answer for answer in (tagged_answer(text), boxed_answer(text)) if answer is not None),
         *re.split(r"answer\s*:", text, flags=re.IGNORECASE)[1:][-1:],
     ]
     return tuple(answer.strip() for answer in (text, *marked))
@@ -107,8 +107,14 @@ def tagged_answer(text: str) -> str | None:
     return answer
 
 
-def _boxed(text: str) -> str | None:
-    """Return the contents of the last `\\boxed{...}` that is closed; braces inside may nest."""
+def boxed_answer(text: str) -> str | None:
+    """Return the content of the last `\\boxed{...}` that is closed, in linear time.
+
+    None without one. Braces inside may nest.
+
+    Args:
+        text: Text of any length.
+    """
     starts: list[int | None] = []
     last = (-1, -1)
     for brace in _BRACE.finditer(text):

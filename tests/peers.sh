@@ -50,6 +50,11 @@ PYTHON
         ;;
     # ... and 160 MB that only one format of exports needs.
     pyarrow) $pip --no-deps --target "$place.partial" pyarrow==26.0.1 ;;
+    # What answers of mathematics are compared with; sympy is in our venv.
+    math_verify)
+        $pip --no-deps --target "$place.partial" math-verify==0.9.0 latex2sympy2_extended==1.11.0 \
+            antlr4-python3-runtime==4.13.2
+        ;;
     # Chat formats of a package, and of what it imports what our venv does not hold.
     renderers)
         $pip --no-deps --target "$place.partial" renderers==0.1.12 openai-harmony==0.0.8 \
@@ -87,7 +92,8 @@ vllm() {
     trap - ERR
 }
 
-all="gem harbor openenv openenv_next pyarrow renderers smollm2 torchao trl_templates verifiers vllm"
+all="gem harbor math_verify openenv openenv_next pyarrow renderers smollm2 torchao trl_templates"
+all+=" verifiers vllm"
 for name in "${@:-$all}"; do
     for one in $name; do
         build "$one"

@@ -87,7 +87,7 @@ class ToolEnv:
             )
         self._tasks = tasks
         self._reward = reward
-        self._reward_sees_tools = _count_required_parameters(reward) > 2
+        self._reward_sees_tools = count_required_parameters(reward) > 2
         self._max_turns = max_turns
         self._turns = 0
         self._tools = tuple(map(load_tool, tools))
@@ -231,7 +231,7 @@ async def compute_reward(
         return total, {**info, "reward_components": components}
 
 
-def _count_required_parameters(function: Callable[..., object]) -> int:
+def count_required_parameters(function: Callable[..., object]) -> int:
     """Count what must be given by position; a parameter with a default is the author's own."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return sum(

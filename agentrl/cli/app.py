@@ -21,6 +21,7 @@ from agentrl.cli import (
     eval,
     export,
     gc,
+    import_env,
     init,
     methods,
     model,
@@ -57,6 +58,7 @@ app.command("eval")(eval.evaluate)
 app.command("reverify")(reverify.reverify)
 app.command("compare")(compare.compare)
 app.command("envs")(envs.envs)
+app.command("import")(import_env.import_env)
 app.command("methods")(methods.methods)
 app.command("warmstart")(warmstart.warmstart)
 app.command("check-env")(check_env.check_env)

@@ -53,7 +53,8 @@ class EnvSection(ConfigSection):
     """Environment in which the policy acts."""
 
     id: str
-    """Registered id such as `code/ChainSum-v0`, or `module:Class`."""
+    """Registered id such as `code/ChainSum-v0`, `KIND:WHAT` such as `dataset:tasks.jsonl`, or
+    `module:Class`."""
     kwargs: dict[str, Any] = Field(default_factory=dict[str, Any])
     """Keyword arguments for the environment."""
     task_limit: PositiveInt | None = None

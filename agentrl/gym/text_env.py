@@ -22,7 +22,7 @@ from agentrl.gym.space_words import action_words, check_words, read_action, stat
 from agentrl.gym.toy_text import WORDINGS, ToyTextWording
 from agentrl.message import Message
 from agentrl.rewards import answers
-from agentrl.runtime.imports import import_callable, import_named
+from agentrl.runtime.imports import import_callable, import_named, import_object
 from agentrl.runtime.threads import CallThread
 from agentrl.task import Split, Task
 
@@ -214,3 +214,11 @@ def _find_factory(id: str) -> Callable[..., GymEnv]:
 def _strip_colours(drawing: str) -> str:
     bracketed = re.sub(r"\x1b\[[0-9;]+m(.*?)\x1b\[0m", r"[\1]", drawing)
     return re.sub(r"\x1b\[[0-9;]*m", "", bracketed).strip("\n")
+
+
+def is_gymnasium(what: str) -> bool:
+    """Return whether this is an id of Gymnasium's, or `module:Class` of an environment of its."""
+    if ":" not in what:
+        return what in gymnasium.registry and "/" not in what
+    target = import_object(what) if what.count(":") == 1 and "/" not in what else None
+    return isinstance(target, type) and issubclass(target, gymnasium.Env)

@@ -11,11 +11,13 @@
 - `blackbox/Program-v0`: an agent program of yours, as it is (`agentrl_envs.blackbox`);
 - `harbor/Tasks-v0`: task folders in Harbor's format (`agentrl_envs.harbor`);
 - `visual/SeeButton-v0`: a screen to look at and click on (`agentrl_envs.visual`);
-- `recorded/Expert-v0`: an expert's recorded trajectories to follow (`agentrl_envs.recorded`).
+- `recorded/Expert-v0`: an expert's recorded trajectories to follow (`agentrl_envs.recorded`);
+- `KIND:WHAT`: things from elsewhere (`agentrl_envs.kinds`).
 """
 
 from agentrl.registry import register
 from agentrl_envs.families import FAMILIES, MINIWOB, PROGRAMS, camel
+from agentrl_envs.kinds import register_kinds
 
 __all__ = ["FAMILIES", "MINIWOB", "PROGRAMS", "register_envs"]
 
@@ -56,11 +58,12 @@ _ONE_PAGE = (
 
 
 def register_envs() -> None:
-    """Register `<kind>/<Family>-v0` of every family, and the mix of every kind.
+    """Register `<kind>/<Family>-v0` of every family, the mix of every kind, and `KIND:WHAT`.
 
     The mixes get their `families` when they are made. Called through the entry-point group
     `agentrl.envs`, once per process.
     """
+    register_kinds()
     for kind, (entry_point, how, needs) in _KINDS.items():
         register(
             f"{kind}/Mix-v0",

@@ -1,6 +1,7 @@
 """Environments by name."""
 
 import functools
+import inspect
 import json
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,17 @@ import agentrl
 from agentrl.authoring.env_id import EnvId
 from agentrl.env import Env
 from agentrl.errors import ConfigError
-from agentrl.registry import EnvSpec, make, register, register_tool_env, registry, spec
+from agentrl.registry import (
+    EnvSpec,
+    kinds,
+    make,
+    register,
+    register_kind,
+    register_tool_env,
+    registry,
+    spec,
+)
+from agentrl.runtime.imports import import_callable
 from agentrl.task import Split, Task
 from agentrl.testing.scripted_env import ScriptedEnv, ScriptedTurn
 
@@ -107,6 +118,42 @@ def test_gymnasiums_environments_have_a_prefix() -> None:
 
     assert isinstance(make("gymnasium:FrozenLake-v1"), GymnasiumTextEnv)
     assert spec("gymnasium:FrozenLake-v1").kwargs == {"id": "FrozenLake-v1"}
+
+
+def test_a_kind_is_one_line_and_fills_one_keyword(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutants seen caught: the module wins over the kind; WHAT is cut at its own colon."""
+    (tmp_path / "spoken.py").write_text("raise RuntimeError('a module of the name of the kind')")
+    monkeypatch.syspath_prepend(tmp_path)
+    for _ in range(2):
+        register_kind(
+            "spoken",
+            "agentrl.testing:ScriptedEnv",
+            keyword="prompt",
+            description="a prompt",
+            needs=["my:missing"],
+        )
+    entry = spec("spoken:Say: it.")
+    assert entry.kwargs == {"prompt": "Say: it."}
+    assert (entry.needs, entry.description) == (("my:missing",), "a prompt")
+    assert "Say: it. (" in str(next(iter(make("spoken:Say: it.").tasks("train"))).prompt)
+    assert spec("spoken").kwargs == {}
+    assert "Else. (" in str(next(iter(make("spoken", prompt="Else.").tasks("train"))).prompt)
+    assert kinds()["spoken"].keyword == "prompt"
+    with pytest.raises(ConfigError, match=r"'spoken' is registered twice.*another name"):
+        register_kind("spoken", "agentrl.testing:ScriptedEnv", keyword="turns", description="")
+    with pytest.raises(ConfigError, match="'a/b' must be letters"):
+        register_kind("a/b", "x:Y", keyword="z", description="")
+
+
+def test_kinds_of_distributions_are_known() -> None:
+    assert {"gem", "gymnasium", "openenv", "verifiers"} <= kinds().keys()
+    assert spec("openenv:http://localhost:8000").kwargs == {"url": "http://localhost:8000"}
+    for kind in kinds().values():
+        entry_point = import_callable(kind.entry_point)
+        assert kind.keyword in inspect.signature(entry_point).parameters
+        assert not kind.recogniser or import_callable(kind.recogniser)("words") is False
 
 
 def test_the_registry_is_a_mapping_to_specs() -> None:

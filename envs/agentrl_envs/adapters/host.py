@@ -20,7 +20,7 @@ HOSTED = Path(__file__).parent / "hosted"
 ANSWER_LIMITS = JsonLimits(text_bytes=2**26, values=300_000)
 """Of what an environment answers: an image in base64, or as many numbers as a small one has."""
 _NUMBERED = re.compile(rb'\{"id": (\d{1,15}),')
-Kind = Literal["gem", "openenv", "reasoning", "verifiers"]
+Kind = Literal["gem", "math", "openenv", "reasoning", "verifiers"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

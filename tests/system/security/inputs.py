@@ -18,6 +18,7 @@ from agentrl.runtime.image_decoding import FORMATS, MAX_BYTES, MAX_PIXELS
 from agentrl.runtime.json_limits import DEFAULT_LIMITS
 from agentrl_envs import MINIWOB_NAME_CHARACTERS
 from agentrl_envs.adapters.host import ANSWER_LIMITS as HOST_LIMITS
+from agentrl_envs.adapters.verdict_pool import MEMORY_BYTES
 from agentrl_envs.blackbox.program import RESULT_BYTES as PROGRAM_BYTES
 from agentrl_envs.gui import markup
 from agentrl_envs.gui.inside.accessibility_tree import LEVELS_MAX
@@ -25,7 +26,6 @@ from agentrl_envs.gui.inside.server import FILE_BYTES, FILES_MAX, OUTPUT_BYTES
 from agentrl_envs.gui.observation import DesktopObservationOptions as DesktopWants
 from agentrl_envs.gui.osworld import metrics, tables
 from agentrl_envs.reasoning.guard import MAX_ANSWER_CHARS
-from agentrl_envs.reasoning.verifiers import MEMORY_BYTES
 from agentrl_envs.web.browser import relay
 from agentrl_envs.web.browser.context import DIALOGS, NOTICE_CHARACTERS, NOTICES
 from agentrl_envs.web.browser.page import MAX_POPUPS, MAX_REQUESTS

@@ -1,0 +1,70 @@
+"""The one answer that a message gives, and equality of answers that are texts or numbers."""
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any, cast
+
+from agentrl.message import Message
+from agentrl.rewards import boxed_answer, last_text, tagged_answer
+from agentrl.task import Task
+
+_LABEL = re.compile(r"\banswer\s*:", re.IGNORECASE)
+_NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?", re.ASCII)
+_AROUND = " *`'\"$"
+"""Marks around an answer that are none of it; a full stop at its end is none either."""
+DIGITS_MAX = 1_000
+"""Of a number; a longer one is a text."""
+
+
+def find_answer(text: str) -> str | None:
+    """Return the answer that a text marks as final; None where it marks none.
+
+    What stands up to `</think>` never counts. The last `<answer>...</answer>`, else the last
+    `\\boxed{...}`, else what follows the last `####`, else the last `Answer:`.
+    """
+    text = text.rpartition("</think>")[2]
+    for marked in (tagged_answer(text), boxed_answer(text)):
+        if marked is not None:
+            return marked.strip()
+    if "####" in text:
+        return text.rpartition("####")[2].strip()
+    labelled = _LABEL.split(text)
+    return labelled[-1].strip() if len(labelled) > 1 else None
+
+
+def final_answer(text: str) -> str:
+    """Return the answer that a text marks as final, else all of it that is no thought."""
+    answer = find_answer(text)
+    return text.rpartition("</think>")[2].strip() if answer is None else answer
+
+
+def reference_answers(answer: Any) -> tuple[str, ...]:
+    """Return the answers that are right: the items of a list, or the one there is.
+
+    Of a solution that ends with `#### ANSWER`, as GSM8K's do, it is that.
+    """
+    answers = cast("list[Any]", answer) if isinstance(answer, list) else [answer]
+    return tuple(str(one).rpartition("####")[2].strip() for one in answers)
+
+
+def normalise(text: str) -> str | Decimal:
+    """Return a text without case, doubled spaces and marks around it; a number as its value.
+
+    `1,000`, `1000.0` and ` $1000. ` are one number.
+    """
+    text = unicodedata.normalize("NFKC", text).replace("\N{MINUS SIGN}", "-").casefold()
+    words = " ".join(text.split()).strip(_AROUND).rstrip(".").strip(_AROUND)
+    is_number = any(map(str.isdigit, words)) and _NUMBER.fullmatch(words)
+    if not is_number or len(words) > DIGITS_MAX:
+        return words
+    return Decimal(words.replace(",", ""))
+
+
+def exact_reward(task: Task, messages: Sequence[Message]) -> float:
+    """Return 1.0 if the final answer is equal to a reference, both normalised, else 0.0."""
+    answer = normalise(final_answer(last_text(messages)))
+    if answer == "":
+        return 0.0
+    return float(any(answer == normalise(one) for one in reference_answers(task.answer)))

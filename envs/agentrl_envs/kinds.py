@@ -1,0 +1,73 @@
+"""Kinds of things from elsewhere, each played by one class: a line of this table is a kind."""
+
+from dataclasses import asdict
+from pathlib import PurePath
+
+from agentrl.registry import EnvKind, register_kind
+from agentrl.runtime.imports import import_object
+
+DATA_SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".json", ".csv")
+"""Endings of the files that a data set may be."""
+
+KINDS = (
+    EnvKind(
+        name="dataset",
+        entry_point="agentrl_envs.dataset:DatasetEnv",
+        keyword="path",
+        description="rows of a file (parquet, JSON lines, JSON, CSV) or of the hub",
+        needs=("agentrl_envs.dataset.env:find_missing_parts",),
+        recogniser="agentrl_envs.kinds:is_data_file",
+    ),
+    EnvKind(
+        name="gem",
+        entry_point="agentrl_envs.adapters.gem:GemEnv",
+        keyword="env_id",
+        description="an environment of GEM, by its id; needs python=...",
+    ),
+    EnvKind(
+        name="openenv",
+        entry_point="agentrl_envs.adapters.openenv:OpenEnvEnv",
+        keyword="url",
+        description="a running server of OpenEnv, by its URL; needs python=...",
+        recogniser="agentrl_envs.kinds:is_url",
+    ),
+    EnvKind(
+        name="trl",
+        entry_point="agentrl_envs.dataset.trl_env:TrlEnv",
+        keyword="factory",
+        description="module:Class made for TRL's environment_factory; needs path=... for its rows",
+        needs=("agentrl_envs.dataset.env:find_missing_parts",),
+        recogniser="agentrl_envs.kinds:is_trl_class",
+    ),
+    EnvKind(
+        name="verifiers",
+        entry_point="agentrl_envs.adapters.verifiers:VerifiersEnv",
+        keyword="taskset",
+        description="a taskset of verifiers, by its id; needs python=...",
+    ),
+)
+
+
+def register_kinds() -> None:
+    """Register every kind of the table."""
+    for kind in KINDS:
+        register_kind(**asdict(kind))
+
+
+def is_url(what: str) -> bool:
+    """Return whether this is the address of a server."""
+    return what.startswith(("http://", "https://", "ws://", "wss://"))
+
+
+def is_data_file(what: str) -> bool:
+    """Return whether this is named like a file of rows."""
+    return PurePath(what).suffix.lower() in DATA_SUFFIXES
+
+
+def is_trl_class(what: str) -> bool:
+    """Return whether this is `module:Class` with a `reset`, and no environment of another form."""
+    if what.count(":") != 1 or "/" in what:
+        return False
+    target = import_object(what)
+    is_other = any(hasattr(target, name) for name in ("step", "tasks", "fork"))
+    return isinstance(target, type) and hasattr(target, "reset") and not is_other

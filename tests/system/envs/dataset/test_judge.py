@@ -1,0 +1,160 @@
+"""A judge at a real endpoint: verdicts, what is kept, budgets, deadlines, failures of a kind.
+
+Mutants seen caught: a reply without a score paid as 0; an answer that is late waited for.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentrl.env import say
+from agentrl.errors import ConfigError, JudgeError
+from agentrl.runtime.scope import run_scope
+from agentrl_envs.dataset import DatasetEnv
+
+REPLY = "Score: 7"
+
+
+class JudgeServer:
+    """Chat completions over HTTP, with scripted replies."""
+
+    def __init__(self) -> None:
+        self.replies: list[str | int | None] = []
+        """Text, status, or None for no answer; the last one is repeated."""
+        self.bodies: list[dict[str, Any]] = []
+        self.url = ""
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        size = int(head.partition("content-length:")[2].partition("\r\n")[0])
+        self.bodies.append(json.loads(await reader.readexactly(size)))
+        reply = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
+        if reply is None:
+            await reader.read()  # until the client hangs up
+            writer.close()
+            return
+        status = reply if isinstance(reply, int) else 200
+        message = {"choices": [{"message": {"content": reply}}], "usage": {"total_tokens": 10}}
+        body = json.dumps(message).encode()
+        writer.write(f"HTTP/1.1 {status} X\r\nContent-Length: {len(body)}\r\n".encode())
+        writer.write(b"Connection: close\r\n\r\n" + body)
+        await writer.drain()
+        writer.close()
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[JudgeServer]:
+    made = JudgeServer()
+    listening = await asyncio.start_server(made.answer, "127.0.0.1", 0)
+    made.url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/v1"
+    yield made
+    listening.close()
+
+
+class Judged:
+    """An environment with a judge, and how it is played."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        rows = [{"prompt": f"Question {n}", "level": n} for n in range(40)]
+        (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (folder / "judge.txt").write_text("{question} ({level}): {response}")
+        self.path = str(folder / "rows.jsonl")
+        self.judge = {
+            "name": "judge",
+            "prompt": str(folder / "judge.txt"),
+            "url": url,
+            "model": "m",
+            "scale": [0, 10],
+            "retries": 0,
+        }
+
+    async def play(self, text: str, *more: Any, **settings: Any) -> tuple[float, dict[str, Any]]:
+        env = DatasetEnv(path=self.path, reward=[{**self.judge, **settings}, *more])
+        try:
+            await env.reset(seed=1)
+            _, reward, _, _, info = await env.step(say(text))
+            return reward, info
+        finally:
+            await env.close()
+
+
+@pytest.fixture
+def judged(tmp_path: Path, server: JudgeServer) -> Judged:
+    server.replies = [REPLY]
+    return Judged(tmp_path, server.url)
+
+
+async def test_a_verdict_is_a_share_of_the_scale(judged: Judged, server: JudgeServer) -> None:
+    reward, info = await judged.play("four")
+    assert (reward, info["reward_components"]) == (0.7, {"judge": 0.7})
+    (body,) = server.bodies
+    assert body["messages"][0]["content"].endswith("): four")
+    assert (body["model"], body["temperature"], body["max_tokens"]) == ("m", 0.0, 1024)
+
+
+async def test_a_rubric_is_a_weighted_sum(judged: Judged, server: JudgeServer) -> None:
+    server.replies = ["Score: 5", "Score: 10"]
+    second = {**judged.judge, "label": "style", "weight": 0.25}
+    reward, info = await judged.play("four", second, weight=0.75, label="facts")
+    assert info["reward_components"] == {"facts": 0.375, "style": 0.25}
+    assert reward == 0.625
+
+
+@pytest.mark.parametrize(
+    ("reply", "words"),
+    [
+        ("I like it.", r"m gave no score from 0 to 10: 'I like it.'; its prompt must ask for"),
+        ("Score: 12", "gave no score from 0 to 10"),
+        (500, r"the judge: .* did not answer after 1 tries"),
+        (400, "the judge: .* refused a request"),
+        (None, "m gave no verdict within deadline_s, 0.2 s"),
+    ],
+)
+async def test_no_verdict_is_a_failure(
+    judged: Judged, server: JudgeServer, reply: str | int | None, words: str
+) -> None:
+    server.replies = [reply]
+    with pytest.raises(JudgeError, match=words) as failed:
+        await judged.play("four", deadline_s=0.2 if reply is None else 20.0)
+    assert failed.value.kind == "judge"
+
+
+async def test_verdicts_are_kept_and_bad_ones_are_not(
+    judged: Judged, server: JudgeServer, tmp_path: Path
+) -> None:
+    cache = {"cache": str(tmp_path / "verdicts")}
+    server.replies = ["none", REPLY, "Score: 0"]
+    with pytest.raises(JudgeError):
+        await judged.play("four", **cache)
+    for _ in range(3):
+        assert (await judged.play("four", **cache, budget_calls=1))[0] == 0.7
+    assert len(server.bodies) == 2
+    assert (await judged.play("five", **cache))[0] == 0.0
+
+
+@pytest.mark.parametrize("budget", [{"budget_calls": 2}, {"budget_tokens": 20}])
+async def test_a_budget_stops_the_run(
+    judged: Judged, server: JudgeServer, budget: dict[str, int]
+) -> None:
+    async with run_scope():
+        for text in ("a", "b"):
+            await judged.play(text, **budget)
+        with pytest.raises(ConfigError, match=r"m has used its budget of .*\(2 calls, 20 tok"):
+            await judged.play("c", **budget)
+    assert len(server.bodies) == 2
+
+
+async def test_a_wrong_key_stops_the_run(judged: Judged, server: JudgeServer) -> None:
+    server.replies = [401]
+    with pytest.raises(ConfigError, match="so the key is wrong"):
+        await judged.play("four")
+
+
+def test_a_placeholder_without_a_column_is_refused(judged: Judged, tmp_path: Path) -> None:
+    (tmp_path / "judge.txt").write_text("{question} {levle} {response}")
+    with pytest.raises(ConfigError, match=r"a judge: there is nothing .* \{levle\}; there"):
+        DatasetEnv(path=judged.path, reward=judged.judge)
