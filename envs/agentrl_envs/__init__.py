@@ -9,7 +9,6 @@
 - `gui/*`: tasks in programs on a real desktop (`agentrl_envs.gui`);
 - `web/Site-v0`: a site of yours in a browser (`agentrl_envs.web.site`);
 - `blackbox/Program-v0`: an agent program of yours, as it is (`agentrl_envs.blackbox`);
-- `harbor/Tasks-v0`: task folders in Harbor's format (`agentrl_envs.harbor`);
 - `visual/SeeButton-v0`: a screen to look at and click on (`agentrl_envs.visual`);
 - `recorded/Expert-v0`: an expert's recorded trajectories to follow (`agentrl_envs.recorded`);
 - `KIND:WHAT`: things from elsewhere (`agentrl_envs.kinds`).
@@ -90,12 +89,6 @@ def register_envs() -> None:
         "agentrl_envs.blackbox:BlackBoxEnv",
         needs=("agentrl_envs.needs:missing_gateway",),
         description="an agent program that asks over HTTP; needs tasks, score, agent or command",
-    )
-    register(
-        "harbor/Tasks-v0",
-        "agentrl_envs.harbor:HarborEnv",
-        needs=("agentrl_envs.needs:missing_harbor",),
-        description="task folders in Harbor's format, in containers; needs path=...",
     )
     register(
         "recorded/Expert-v0",

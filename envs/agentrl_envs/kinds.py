@@ -1,7 +1,7 @@
 """Kinds of things from elsewhere, each played by one class: a line of this table is a kind."""
 
 from dataclasses import asdict
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 from agentrl.registry import EnvKind, register_kind
 from agentrl.runtime.imports import import_object
@@ -23,6 +23,14 @@ KINDS = (
         entry_point="agentrl_envs.adapters.gem:GemEnv",
         keyword="env_id",
         description="an environment of GEM, by its id; needs python=...",
+    ),
+    EnvKind(
+        name="harbor",
+        entry_point="agentrl_envs.harbor:HarborEnv",
+        keyword="path",
+        description="task folders in Harbor's format, in containers of their own image",
+        needs=("agentrl_envs.needs:missing_harbor",),
+        recogniser="agentrl_envs.kinds:is_task_folder",
     ),
     EnvKind(
         name="openenv",
@@ -62,6 +70,12 @@ def is_url(what: str) -> bool:
 def is_data_file(what: str) -> bool:
     """Return whether this is named like a file of rows."""
     return PurePath(what).suffix.lower() in DATA_SUFFIXES
+
+
+def is_task_folder(what: str) -> bool:
+    """Return whether this is a folder of a task in Harbor's format, or of several."""
+    folder = Path(what)
+    return (folder / "task.toml").is_file() or any(folder.glob("*/task.toml"))
 
 
 def is_trl_class(what: str) -> bool:
