@@ -50,6 +50,7 @@ def trainer_of(**changes: Any) -> PolicyTrainer:
     [
         ({}, True, "the forward and backward passes of a training step"),
         ({"epochs": 2}, False, "scoring the batch of a step"),
+        ({"proximal": {"name": "revised_ewma"}}, False, "scoring the batch of a step"),
     ],
 )
 def test_a_pass_names_its_phase_and_its_keys(
