@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agentrl.errors import ConfigError, LearnError
@@ -111,6 +111,7 @@ def test_a_sample_keeps_what_was_recorded() -> None:
     assert (sample.turn_rewards, sample.truncated) == ((), False)
 
 
+@example([("sampled", [3, 4], 0), ("tool", [5], 0), ("sampled", [6, 7], 0)])
 @given(
     st.lists(
         st.tuples(
