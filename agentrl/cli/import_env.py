@@ -48,6 +48,8 @@ def import_env(
     from agentrl.run.preflight import check_env, check_needs
     from agentrl.testing.env_preview import preview_env
 
+    if write is not None and write.exists():
+        raise ConfigError(f"--write {write} is there already; name another file, or remove it")
     check_writable(write, "--write")
     settings = parse_env_kwargs(kwargs)
     id = find_env_id(what, kind, kinds())

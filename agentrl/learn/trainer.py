@@ -512,7 +512,8 @@ class PolicyTrainer:
         tally: MetricAccumulator,
         taught: TokenCreditCollector | None,
     ) -> None:
-        rows = self.anchor.score_update(rows)
+        with explain_out_of_memory(LearnError, "scoring the batch of a step", PASS_WAY_OUT):
+            rows = self.anchor.score_update(rows)
         counts = LossDenominators.from_token_counts(row.sample.sampled_tokens for row in rows)
         live, idle = self._split_idle(rows)
         with self._fixed_weights():

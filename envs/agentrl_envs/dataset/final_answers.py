@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any, cast
 
@@ -11,7 +11,9 @@ from agentrl.rewards import boxed_answer, last_text, tagged_answer
 from agentrl.task import Task
 
 _LABEL = re.compile(r"\banswer\s*:", re.IGNORECASE)
-_NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?", re.ASCII)
+_NUMBER = re.compile(
+    r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?(?:(?<=\d)e[-+]?\d{1,4})?", re.ASCII
+)
 _AROUND = " *`'\"$"
 """Marks around an answer that are none of it; a full stop at its end is none either."""
 DIGITS_MAX = 1_000
@@ -43,10 +45,23 @@ def final_answer(text: str) -> str:
 def reference_answers(answer: Any) -> tuple[str, ...]:
     """Return the answers that are right: the items of a list, or the one there is.
 
-    Of a solution that ends with `#### ANSWER`, as GSM8K's do, it is that.
+    Of a solution that marks its answer, as GSM8K's do by `####`, it is that.
     """
     answers = cast("list[Any]", answer) if isinstance(answer, list) else [answer]
-    return tuple(str(one).rpartition("####")[2].strip() for one in answers)
+    return tuple(final_answer(str(one)) for one in answers)
+
+
+def find_reference_fault(answer: Any) -> str:
+    """Return the reason why an answer is nothing to compare with, or an empty string."""
+    answers = cast("list[Any]", answer) if isinstance(answer, list) else [answer]
+    for one in answers or [None]:
+        if one is None or isinstance(one, Mapping | list):
+            return f"has {one!r:.60}, which is neither text nor number"
+        if normalise(final_answer(str(one))) == "":
+            return (
+                f"has {one!r:.60}, which marks an empty answer" if str(one).strip() else "is empty"
+            )
+    return ""
 
 
 def normalise(text: str) -> str | Decimal:

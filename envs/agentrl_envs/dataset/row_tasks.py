@@ -12,6 +12,7 @@ from agentrl.errors import ConfigError
 from agentrl.message import Message, Role, ToolCall
 from agentrl.runtime.seeds import derive
 from agentrl.task import SPLITS, Split, Task, split_of
+from agentrl_envs.dataset.final_answers import find_reference_fault
 from agentrl_envs.dataset.rows import DataRow, read_rows
 from agentrl_envs.kinds import is_data_file
 
@@ -142,10 +143,10 @@ class TaskColumns:
         column = "answer" if self.answer is None else self.answer
         is_optional = self.answer is None and not self.needs_answer
         value = row.values.get(column) if is_optional else read_column(row, column, "answer")
-        if self.needs_answer and (value is None or value == [] or not str(value).strip()):
+        if self.needs_answer and (fault := find_reference_fault(value)):
             raise ConfigError(
-                f"{row.place}: the answer (column {column!r}) is empty, and the reward compares "
-                "with it; fill or delete the row, or set `answer` to another column"
+                f"{row.place}: the answer (column {column!r}) {fault}, and the reward compares "
+                "with it; mend or delete the row, or set `answer` to another column"
             )
         return value
 

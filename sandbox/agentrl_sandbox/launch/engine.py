@@ -262,7 +262,12 @@ class DockerEngine:
             for chunk in chunks:
                 archive += chunk
                 if len(archive) > max_bytes:
-                    raise OSError(f"{path} takes more than {max_bytes} bytes as an archive")
+                    break
+            # An answer that is not read to its end holds the container while it is referred to.
+            chunks.close()
+            del chunks
+        if len(archive) > max_bytes:
+            raise OSError(f"{path} takes more than {max_bytes} bytes as an archive")
         return bytes(archive)
 
     def kill(self, name: str) -> None:

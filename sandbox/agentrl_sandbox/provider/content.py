@@ -7,6 +7,8 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from agentrl.errors import ConfigError
+
 
 def compute_digest(folder: str | os.PathLike[str]) -> str:
     """Return 64 hex digits of the names, modes and contents of everything in a folder."""
@@ -25,8 +27,13 @@ def compute_digest(folder: str | os.PathLike[str]) -> str:
 
 
 def walk_files(folder: Path) -> Iterator[Path]:
-    """Yield everything in a folder, sorted; links are not followed."""
+    """Yield everything in a folder, sorted; links are not followed.
+
+    Raises `ConfigError` for a pipe, a socket or a device, which has no content of its own.
+    """
     for path in sorted(folder.iterdir()):
+        if not (path.is_symlink() or path.is_dir() or path.is_file()):
+            raise ConfigError(f"{path} is neither a file nor a folder nor a link; remove it")
         yield path
         if path.is_dir() and not path.is_symlink():
             yield from walk_files(path)

@@ -1,5 +1,6 @@
 """Docker keeps the contract of sandbox providers; what a machine cannot give is refused."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,20 @@ async def test_the_engines_own_files_outlive_a_halt() -> None:
         await container.resume()
         output = await container.exec(["grep", "-c", "depot", "/etc/hosts"], timeout_s=20)
         assert output.stdout == b"1\n"
+    finally:
+        await provider.close()
+
+
+async def test_a_file_that_is_too_large_does_not_hold_its_container() -> None:
+    provider = DockerProvider()
+    try:
+        container = await provider.start(ContainerSpec(image=BASE))
+        await container.exec(["bash", "-c", "head -c 8000000 /dev/zero >/large"], timeout_s=20)
+        with pytest.raises(OSError, match="/large takes more than 1000 bytes") as caught:
+            await container.get("/large", max_bytes=1000)
+        # Its error is still there, and so is whatever it refers to.
+        await asyncio.wait_for(container.stop(), timeout=30)
+        del caught
     finally:
         await provider.close()
 

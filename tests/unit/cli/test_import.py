@@ -83,6 +83,8 @@ def test_a_data_set_is_shown_and_its_config_trains(
     assert config.warmstart is not None
     written = yaml.safe_load(Path("sums.yaml").read_text())
     assert written["env"] == {"id": "dataset:sums.jsonl", "kwargs": json.loads(settings)}
+    assert command("import", "sums.jsonl", "--kwargs", settings, "--write", "sums.yaml") == 2
+    assert "--write sums.yaml is there already" in capsys.readouterr().err
 
 
 def test_tools_are_shown_with_their_schemas(

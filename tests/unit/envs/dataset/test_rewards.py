@@ -22,6 +22,7 @@ from agentrl.task import Task
 from agentrl_envs.dataset.final_answers import (
     exact_reward,
     final_answer,
+    find_reference_fault,
     normalise,
     reference_answers,
 )
@@ -67,6 +68,10 @@ def test_one_answer_counts(text: str, answer: str) -> None:
         ("-", "-"),
         (".", ""),
         ("²", Decimal(2)),
+        ("1e-05", Decimal("0.00001")),
+        ("-2.5E3", Decimal(-2500)),
+        ("e5", "e5"),
+        ("1e99999", "1e99999"),
     ],
 )
 def test_what_is_compared(text: str, value: object) -> None:
@@ -86,7 +91,35 @@ def test_a_number_is_its_value(number: int) -> None:
         assert normalise(text) == number
 
 
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_a_float_is_its_value_however_it_is_written(number: float) -> None:
+    assert normalise(str(number)) == normalise(f"{Decimal(str(number)):f}")
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (None, "None, which is neither text nor number"),
+        ([], "None, which is neither"),
+        (["a", None], "None, which is neither"),
+        ([["b"]], "which is neither"),
+        ({"a": 1}, "which is neither"),
+        ("", "is empty"),
+        ("so it is\n#### ", "marks an empty answer"),
+        ("<answer> </answer>", "marks an empty answer"),
+        ("<answer>5</answer>", ""),
+        (0, ""),
+        (["a", 2], ""),
+    ],
+)
+def test_a_reference_that_nothing_equals_is_told(answer: object, words: str) -> None:
+    fault = find_reference_fault(answer)
+    assert words in fault
+    assert bool(words) == bool(fault)
+
+
 def test_references_are_what_a_solution_ends_with() -> None:
+    assert reference_answers("<answer>5</answer>") == ("5",)
     assert reference_answers("2 + 2 = 4\n#### 4") == ("4",)
     assert reference_answers(["a", 4]) == ("a", "4")
     task = Task(prompt="Q", answer=["four", 4])

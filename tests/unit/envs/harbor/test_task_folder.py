@@ -276,3 +276,10 @@ def test_a_report_says_what_is_not_as_the_task_says(tmp_path: Path) -> None:
     for part in ("network: task", "storage_mb = 10", "skills_dir", "no oracle", "servers too"):
         assert part in notes
     assert (report.network_mode, report.verifier, report.has_oracle) == ("public", "shared", False)
+
+
+def test_a_pipe_in_a_task_is_refused_and_not_read(tmp_path: Path) -> None:
+    folder = write_task(tmp_path / "task")
+    os.mkfifo(folder / "tests" / "pipe")
+    with pytest.raises(ConfigError, match="tests/pipe is neither a file nor a folder"):
+        read_task(folder)
