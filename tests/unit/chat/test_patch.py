@@ -317,7 +317,8 @@ def _tree() -> Tree:
 
 
 def test_rows_share_the_credit_of_their_tokens() -> None:
-    sample = sample_of(_tree().trajectories()[0])
+    tree = _tree()
+    sample = sample_of(tree, tree.leaves[0])
     assert sample is not None
     rows = rows_of(CreditedSample(sample, np.arange(6.0)))
     assert [row.advantages[row.mask].tolist() for row in rows] == [[5.0], [2.0]]
