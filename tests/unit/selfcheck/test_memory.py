@@ -109,7 +109,7 @@ def test_a_gpu_without_room_is_skipped(tmp_path: Path, monkeypatch: pytest.Monke
         return section.micro_batch_tokens * 2**21
 
     monkeypatch.setattr(torch.cuda, "mem_get_info", find_free)
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
     monkeypatch.setattr(throughput, "predict_peak_bytes", plan)
     monkeypatch.setattr(throughput, "write_policy", lambda folder, section: folder)  # pyright: ignore[reportUnknownLambdaType]
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)

@@ -13,6 +13,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jaxtyping import Bool, Int
+from numpy import ndarray
 
 from agentrl.config.learn import LearnSection
 from agentrl.errors import ConfigError
@@ -121,13 +123,18 @@ def test_the_last_look_counts() -> None:
     assert np.abs(ratios[0] - ratios[1]).max() > 1e-6
 
 
+def keep_first_turn(versions: Int[ndarray, " tokens"]) -> Bool[ndarray, " tokens"]:
+    """Return True on the first run of sampled tokens, which alone have a version."""
+    is_sampled = versions >= 0
+    starts = np.diff(is_sampled.astype(int), prepend=0) == 1
+    return is_sampled & (np.cumsum(starts) == 1)
+
+
 def test_a_token_that_may_not_train_is_marked() -> None:
     trees = trees_of(1)
     trainer = PolicyTrainer(model_of(), LearnSection(), seed=0)
     trainer.keeps_credit = True
-    trainer.step(
-        trees, lambda t: tuple(m and turn == 0 for m, turn in zip(t.mask, t.turns, strict=True))
-    )
+    trainer.step(trees, keep_first_turn)
     for one in trainer.credits:
         (trajectory,) = [t for t in trees[0].trajectories() if t.sample == one.sample]
         turns = np.array(trajectory.turns)[np.array(trajectory.mask)]
