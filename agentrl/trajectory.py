@@ -5,7 +5,6 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain, islice, pairwise
-from math import copysign, inf
 from typing import Final, Literal, TypeVar
 
 from agentrl.errors import FailureKind
@@ -131,7 +130,7 @@ class PackedTokens:
         try:
             return cls(
                 struct.pack(f"{len(node.token_ids)}i", *node.token_ids),
-                _pack_floats(node.logprobs),
+                struct.pack(f"{len(node.logprobs)}f", *node.logprobs),
                 struct.pack(f"{len(node.versions)}i", *node.versions),
             )
         except struct.error as error:
@@ -175,8 +174,6 @@ class Failed:
 
 Outcome = Finished | Truncated | Failed
 """End of a trajectory."""
-
-_MOST_FLOAT32: Final = 3.4028234663852886e38
 
 _VACANT: Final = Node(parent=None, source="prompt", token_ids=(), turn=0)
 """Node in the place of one that was sampled and never told of, in a tree that is read back."""
@@ -648,18 +645,6 @@ def context_runs(jumps: Sequence[tuple[int, int]], last: int) -> tuple[tuple[int
         runs.append((start, last + 1))
         last = before
     return tuple(reversed(runs))
-
-
-def _pack_floats(values: Sequence[float]) -> bytes:
-    layout = f"{len(values)}f"
-    try:
-        return struct.pack(layout, *values)
-    except OverflowError:
-        return struct.pack(layout, *map(_clip_to_float32, values))
-
-
-def _clip_to_float32(value: float) -> float:
-    return copysign(inf, value) if abs(value) > _MOST_FLOAT32 else value
 
 
 def _repeat_source(node: Node) -> tuple[Source, ...]:
