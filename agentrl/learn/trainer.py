@@ -150,7 +150,7 @@ class PolicyTrainer:
         self._images = None
         if images is not None:
             self._images = EncoderCache(
-                images, keeps_patches=vision.sees_anew(model), limit_bytes=image_bytes
+                images, keeps_patches=vision.trains_vision(model), limit_bytes=image_bytes
             )
         self._layout = LAYOUTS[config.layout](config.micro_batch_tokens, self._images, context)
         self._precision: Precision = config.precision

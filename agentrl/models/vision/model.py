@@ -46,7 +46,7 @@ def sees(model: PreTrainedModel) -> bool:
     return model.config.model_type in FAMILY and name.endswith("ForConditionalGeneration")
 
 
-def sees_anew(model: PreTrainedModel) -> bool:
+def trains_vision(model: PreTrainedModel) -> bool:
     """Return whether training moves the vision tower of a model that takes images."""
     whole: Any = model
     return sees(model) and trains(whole.model.visual)

@@ -225,8 +225,8 @@ async def test_the_engine_samples_from_what_was_trained(
         trainer.step([tree_of(family, seed=seed, version=version) for seed in range(2)])
     weights = trainer.weights()
     changed = {name for name, value in weights.items() if not torch.equal(value, before[name])}
-    sees_anew = any(name.startswith("model.visual") for name in changed)
-    assert sees_anew == (targets is None or "qkv" in targets)
+    trains_vision = any(name.startswith("model.visual") for name in changed)
+    assert trains_vision == (targets is None or "qkv" in targets)
     assert any(name.startswith("model.language_model") for name in changed)
     tokens, spans = prompt(family, [picture(1), picture(2)])
     async with engine:
