@@ -87,7 +87,7 @@ def state(bench: Benchmark, published: PublishedStep) -> None:
     shape = shape_at(published.model)
     cost = trace_training(shape.make, learn, [sequence], dtype=torch.bfloat16, ranks=machine.count)
     tokens = float(MICRO_BATCHES * published.length * machine.count)
-    time = training_time(config, cost, machine, tokens=tokens)
+    time = training_time(config, shape, cost, machine, tokens=tokens)
     name, between_s = published.name, published.between_s(machine.count)
     reached = tokens / machine.count / published.step_s
     bench.row(f"{name}, planned", time.tokens_per_s, unit="tokens/s")

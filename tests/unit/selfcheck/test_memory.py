@@ -102,6 +102,9 @@ def test_a_plan_is_of_the_policy_and_the_step(tmp_path: Path) -> None:
 
 
 def test_a_gpu_without_room_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def accept_bfloat16(**options: bool) -> bool:
+        return True
+
     def find_free() -> tuple[int, int]:
         return 3 * 2**30, 8 * 2**30
 
@@ -109,7 +112,7 @@ def test_a_gpu_without_room_is_skipped(tmp_path: Path, monkeypatch: pytest.Monke
         return section.micro_batch_tokens * 2**21
 
     monkeypatch.setattr(torch.cuda, "mem_get_info", find_free)
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", accept_bfloat16)
     monkeypatch.setattr(throughput, "predict_peak_bytes", plan)
     monkeypatch.setattr(throughput, "write_policy", lambda folder, section: folder)  # pyright: ignore[reportUnknownLambdaType]
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
