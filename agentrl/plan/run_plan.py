@@ -144,7 +144,7 @@ def plan_run(
         read_share=rollout.weight_share if config.learn.lora is None else 1.0,
         shares_devices=placement.beside_ranks > 0,
     )
-    path = path_of(config, paths)
+    path = path_of(config, paths, shares_devices=placement.beside_ranks > 0)
     training = plan_training(config, shape, fitted)
     time = training_time(config, shape, training, machine, tokens=_step_tokens(config, length))
     faults = tuple(find_faults(config, training, rollout, machine))

@@ -135,7 +135,7 @@ def _forecast(result: StudyResult, scale: float) -> ModeForecast:
 
 
 _CHANGES = {
-    "the trainer": "raise learn.devices.count, or set learn.lora",
+    "the trainer": "raise learn.devices.count, or train less of the model (learn.lora)",
     "the engines": "raise engine.processes, or engine.slots where the KV cache has room",
     "the environments": "raise rollout.concurrency, or make the environment's steps faster",
 }

@@ -78,10 +78,17 @@ def sent_bytes_of(config: RunConfig, shape: ModelShape) -> int:
     return shape.parameters * BYTES[config.policy.dtype]
 
 
-def path_of(config: RunConfig, paths: tuple[WeightPath, ...]) -> WeightPath:
+def path_of(
+    config: RunConfig, paths: tuple[WeightPath, ...], *, shares_devices: bool = False
+) -> WeightPath:
     """Return the path that a config takes. `ConfigError` for one that the machine does not have."""
     names = {path.name: path for path in paths}
     transfer = config.engine.vllm.transfer if config.engine.kind == "vllm" else "folder"
+    if transfer == "nccl" and shares_devices:
+        raise ConfigError(
+            "engine.vllm.transfer is nccl, but an engine has a GPU of the trainer's: nccl needs "
+            "GPUs of their own for both; set it to ipc or folder, or lower learn.devices.count"
+        )
     if config.engine.broadcast is not None or transfer == "nccl":
         return names["broadcast"]
     if transfer == "ipc":

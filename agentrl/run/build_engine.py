@@ -119,11 +119,14 @@ def build_vllm_servers(
     section = config.engine
     transfer = section.vllm.transfer
     is_apart = placement is not None and placement.has_own_devices
-    if transfer != "folder" and (placement is None or is_apart != (transfer == "nccl")):
+    is_split = placement is not None and any("," in group for group in placement.engines)
+    fits = {"folder": True, "nccl": is_apart, "ipc": bool(placement) and not (is_apart or is_split)}
+    if not fits[transfer]:
         where = placement.describe() if placement else f"the trainer is on {policy.model.device}"
         raise ConfigError(
             f"engine.vllm.transfer is {transfer}, but {where}: nccl needs GPUs of their own for "
-            "trainer and engines, ipc the trainer's GPU for the engine; set it to folder"
+            "trainer and engines, ipc the trainer's GPU for the engine, and no other; set it to "
+            "folder"
         )
     launch = build_server_launch(config)
     devices = placement.engines if placement else (None,) * max(1, section.processes)

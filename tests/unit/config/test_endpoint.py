@@ -12,9 +12,10 @@ from agentrl.engine.vllm import VllmServers
 from agentrl.errors import ConfigError
 from agentrl.learn.trainer import PolicyTrainer
 from agentrl.run import build
-from agentrl.run.build_engine import build_engine, build_engine_spec
+from agentrl.run.build_engine import build_engine, build_engine_spec, build_vllm_servers
 from agentrl.run.evaluate import evaluate
 from agentrl.run.policy_model import PolicyModel, load_policy
+from agentrl.runtime.gpu_placement import DevicePlacement
 from agentrl.weight_sync.check import CheckedWeights
 from tests.support.engine_models import recipe_in, tiny
 
@@ -143,6 +144,17 @@ def test_the_engine_of_a_config(tmp_path: Path) -> None:
     assert isinstance(build_engine(config(tmp_path, vllm), policy), VllmServers)
     with pytest.raises(ConfigError, match=r"transfer is nccl, but the trainer is on cpu"):
         build_engine(config(tmp_path, {**vllm, "engine.vllm.transfer": "nccl"}), policy)
+    placed = {("nccl", "0"): "nccl", ("nccl", "1"): "", ("ipc", "0"): "", ("ipc", "1"): "ipc"}
+    placed |= {("ipc", "0,1"): "ipc", ("nccl", "1,2"): ""}
+    for (transfer, devices), refused in placed.items():
+        tensors = config(tmp_path, {**vllm, "engine.vllm.transfer": transfer})
+        placement = DevicePlacement(ranks=("0",), engines=(devices,))
+        recipe = build_engine_spec(tensors, str(policy.path), device="cpu")
+        if refused:
+            with pytest.raises(ConfigError, match=f"transfer is {refused}, but trainer rank 0"):
+                build_vllm_servers(tensors, policy, recipe, placement)
+        else:
+            assert build_vllm_servers(tensors, policy, recipe, placement)
     with pytest.raises(ConfigError, match="no engine can be built"):
         build_engine_spec(made, str(policy.path), device="cpu")
     with pytest.raises(ConfigError, match="a URL and a model"):

@@ -501,7 +501,10 @@ def test_other_transfers_take_their_path() -> None:
         found = weight_paths(find_machine(machine), sent_bytes=1, ranks=1, engines=1)
         return path_of(config, found).name
 
-    assert taken("2xH100", kind="vllm", vllm={"transfer": "nccl"}) == "broadcast"
+    nccl = {"kind": "vllm", "vllm": {"transfer": "nccl"}}
+    assert taken("2xH100", **nccl) == "broadcast"
+    with pytest.raises(ConfigError, match="GPUs of their own for both; set it to ipc or folder"):
+        path_of(small(engine={"context_tokens": 256, **nccl}), (), shares_devices=True)
     assert taken("2xH100", kind="vllm") == "shared memory"
     assert taken("2xH100", processes=1, broadcast={}) == "broadcast"
     assert taken("2xH100", addresses=["127.0.0.1:9"]) == "sockets"
