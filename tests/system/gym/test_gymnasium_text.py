@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import agentrl
 from agentrl.env import Action, call, say
 from agentrl.errors import ConfigError, EnvError, ForkUnsupported
-from agentrl.gym.space_words import action_words, read_action
+from agentrl.gym.wording.space_words import action_words, read_action
 from agentrl.gym.text_env import GymnasiumTextEnv
 from agentrl.registry import make
 from agentrl.task import Task
