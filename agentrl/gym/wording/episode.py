@@ -4,7 +4,6 @@ import contextlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from types import MappingProxyType
 from typing import Any
 
@@ -185,17 +184,18 @@ class _Refusal:
 def read_reward(reward: Any) -> float:
     """Return a reward as a number; a scalar of NumPy is one, and so is an array of no dimensions.
 
-    Raises `ValueError` for anything else, and for one that is not finite.
+    Raises `ValueError` for anything else.
     """
-    number: Any = None
-    if isinstance(reward, bool | int | float | np.number | np.bool_) or (
-        isinstance(reward, np.ndarray) and reward.ndim == 0
-    ):
-        with contextlib.suppress(TypeError, ValueError, OverflowError):
-            number = float(reward)  # pyright: ignore[reportArgumentType]
-    if number is None or not isfinite(number):
-        raise ValueError(f"the reward of step() is {reward!r:.80}; return a finite number")
-    return number
+    number: Any = reward
+    is_array = isinstance(reward, np.ndarray | np.generic)
+    if isinstance(reward, int | float) or (is_array and number.ndim == 0 and _is_real(number)):
+        with contextlib.suppress(OverflowError):
+            return float(number)
+    raise ValueError(f"the reward of step() is {reward!r:.80}; return a number")
+
+
+def _is_real(number: Any) -> bool:
+    return number.dtype.kind in "biuf"
 
 
 def _strip_colours(drawing: str) -> str:

@@ -36,30 +36,26 @@ def name_function(function: Any) -> str:
 
 
 def count_parameters(function: Callable[..., Any], most: int) -> int:
-    """Return how many of `most` values a function takes by position.
+    """Return how many of `most` values a function asks for; one with a default is not asked for.
 
-    Raises `ValueError` for one that takes none, or asks for more.
+    Raises `ValueError` for a function that takes none by position, or asks for more.
     """
     try:
         parameters = signature(function).parameters.values()
     except ValueError:
-        return 1  # of a class or function written in C, which says nothing of its parameters
+        return 1  # a class or function written in C, which does not say
     if any(p.kind is Parameter.VAR_POSITIONAL for p in parameters):
         return most
     kinds = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-    taken = [p for p in parameters if p.kind in kinds]
-    required = [p for p in taken if p.default is Parameter.empty]
-    required += [
-        p
-        for p in parameters
-        if p.kind is Parameter.KEYWORD_ONLY and p.default is Parameter.empty
-    ]
-    if not taken or len(required) > most:
+    required = [p for p in parameters if p.default is Parameter.empty]
+    asked = [p for p in required if p.kind in kinds]
+    has_more = any(p.kind is Parameter.KEYWORD_ONLY for p in required) or len(asked) > most
+    if has_more or not any(p.kind in kinds for p in parameters):
         raise ValueError(
             f"{name_function(function)}{signature(function)} must take 1 to {most} values by "
             "position"
         )
-    return min(len(taken), most)
+    return max(1, len(asked))
 
 
 def describe_observation(describe: Callable[..., Any], *values: Any) -> list[Part]:

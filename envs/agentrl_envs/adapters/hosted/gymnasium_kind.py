@@ -108,7 +108,7 @@ class GymnasiumEpisode:
             else:
                 answer.update(
                     parts=encode_parts(step.parts),
-                    reward=step.reward,
+                    reward=repr(step.reward),  # JSON has no NaN, which is told with its task
                     terminated=step.terminated,
                     truncated=step.truncated,
                     info=encode_info(step.info),
