@@ -35,7 +35,7 @@ class Counting(LibraryLocation):
     def command(self) -> tuple[str, ...]:
         """Return what starts it."""
         kind = Path(__file__).parents[3] / "support" / "counting_kind.py"
-        return (self.python, "-I", "-S", str(HOSTED / "host.py"), str(kind), *self.path)
+        return (self.python, "-I", "-S", str(HOSTED / "host.py"), str(kind), self.setup)
 
 
 def place(**settings: Any) -> LibraryLocation:
