@@ -128,9 +128,7 @@ class GymnasiumTextEnv:
         if step.terminated or step.truncated:
             self._task = None
         content = _decode_parts(step.parts)
-        return build_step(
-            task, content, step.reward, step.terminated, step.truncated, step.info
-        )
+        return build_step(task, content, step.reward, step.terminated, step.truncated, step.info)
 
     async def fork(self) -> Self:
         """Return a copy that holds a deep copy of the Gymnasium environment.

@@ -156,7 +156,7 @@ class WordedEnv:
                 action = act(*(text, self.env.unwrapped)[: count_parameters(act, 2)])
             except ValueError as error:
                 return _Refusal(f"{refusal} {error}")
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - attributed to the function
+            except (Exception, SystemExit) as error:
                 where = f"act={name_function(act)}"
                 raise WordingFault(f"{where}: {type(error).__name__}: {error}") from error
             if action is None:

@@ -36,7 +36,7 @@ def name_function(function: Any) -> str:
 
 
 def count_parameters(function: Callable[..., Any], most: int) -> int:
-    """Return how many of `most` values a function asks for; one with a default is not asked for.
+    """Return the number of values, of `most`, that a function asks for: those without a default.
 
     Raises `ValueError` for a function that takes none by position, or asks for more.
     """
@@ -67,7 +67,7 @@ def describe_observation(describe: Callable[..., Any], *values: Any) -> list[Par
     try:
         described = describe(*values[: count_parameters(describe, len(values))])
         return list(_read_parts(described))
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - attributed to the function
+    except (Exception, SystemExit) as error:
         raise WordingFault(f"describe={name}: {type(error).__name__}: {error}") from error
 
 

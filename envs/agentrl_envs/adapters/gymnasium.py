@@ -173,6 +173,8 @@ def _read_prompt(place: LibraryLocation, request: str) -> str:
 
 def _decode_parts(parts: Sequence[Any]) -> list[str | Image]:
     return [
-        part if isinstance(part, str) else Image(base64.b64decode(part["image"]), part["media_type"])
+        part
+        if isinstance(part, str)
+        else Image(base64.b64decode(part["image"]), part["media_type"])
         for part in parts
     ]

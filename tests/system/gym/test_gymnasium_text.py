@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 import agentrl
 from agentrl.env import Action, call, say
 from agentrl.errors import ConfigError, EnvError, ForkUnsupported, WordingError
-from agentrl.gym.wording.space_words import action_words, read_action
 from agentrl.gym.text_env import GymnasiumTextEnv
+from agentrl.gym.wording.space_words import action_words, read_action
 from agentrl.registry import make
 from agentrl.runtime.threads import list_stuck_threads
 from agentrl.task import Task
@@ -147,6 +147,11 @@ async def test_text_spaces_are_passed_through() -> None:
     await env.close()
 
 
+def tell_sum(seen: Any) -> str:
+    """Tell the sum of numbers."""
+    return f"You see {seen.sum()}."
+
+
 async def test_numbers_are_told_in_order_and_may_be_described() -> None:
     grid = spaces.MultiDiscrete([4, 4])
     moves = spaces.MultiDiscrete([3, 2], start=[1, 0])
@@ -161,7 +166,7 @@ async def test_numbers_are_told_in_order_and_may_be_described() -> None:
     assert (await env.step(say("3, 2")))[1] == 0.0
     assert (await env.step(say("3")))[1] == 0.0
     await env.close()
-    told = GymnasiumTextEnv(make, describe=lambda seen: f"You see {seen.sum()}.")
+    told = GymnasiumTextEnv(make, describe=tell_sum)
     assert (await told.reset(seed=1))[0].messages[0].text.endswith("You see 4.")
     await told.close()
 

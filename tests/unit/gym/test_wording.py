@@ -1,9 +1,8 @@
 """What a `describe` function returns, as parts; actions, words and rewards at their edges.
 
 Mutants seen caught: colours of an array in another order; a text of digits that no 64-bit integer
-holds read with `int`; an action of `act` truncated to integers; a function of two parameters handed
-one; a text read as a
-reward.
+holds read with `int`; an action of `act` truncated to integers; a parameter with a default that is
+handed a value; an array of texts read as a reward.
 """
 
 import zlib
@@ -22,13 +21,26 @@ from agentrl.gym.wording.space_words import fit_action, is_text_space, read_acti
 from agentrl.message import Image
 
 
+def show(seen: Any) -> Any:
+    """Show what is seen as it is."""
+    return seen
+
+
+def show_image(pixels: Any) -> bytes:
+    """Return the one image that an array becomes."""
+    ((data, media_type),) = describe_observation(show, pixels)
+    assert media_type == "image/png"
+    assert isinstance(data, bytes)
+    return data
+
+
 def test_a_text_is_one_part_and_a_list_several() -> None:
-    assert describe_observation(lambda seen: f"sees {seen}", 3, {}) == ["sees 3"]
+    assert describe_observation(show, "sees 3", {}) == ["sees 3"]
     png = b"\x89PNG\r\n\x1a\nrest"
-    shown = describe_observation(lambda seen: ["text", png, Image(b"\xff\xd8", "image/jpeg")], 3)
+    shown = describe_observation(show, ["text", png, Image(b"\xff\xd8", "image/jpeg")])
     assert shown == ["text", (png, "image/png"), (b"\xff\xd8", "image/jpeg")]
     images = [b"\xff\xd8\xffrest", b"GIF89a", b"RIFF0000WEBP"]
-    assert [part[1] for part in describe_observation(lambda seen: images, 1)] == [
+    assert [part[1] for part in describe_observation(show, images)] == [
         "image/jpeg",
         "image/gif",
         "image/webp",
@@ -40,8 +52,7 @@ def test_an_array_is_a_png_of_its_pixels(channels: int, colour_type: int) -> Non
     """Read back by the format's own rules, and by Pillow where it is there."""
     shape = (2, 3, channels) if channels else (2, 3)
     pixels = np.arange(np.prod(shape), dtype=np.uint8).reshape(shape)
-    ((data, media_type),) = describe_observation(lambda seen: seen, pixels)
-    assert media_type == "image/png"
+    data = show_image(pixels)
     assert data[16:24] == (3).to_bytes(4, "big") + (2).to_bytes(4, "big")
     assert tuple(data[24:29]) == (8, colour_type, 0, 0, 0)
     size = int.from_bytes(data[33:37], "big")
@@ -54,10 +65,9 @@ def test_pillow_reads_what_was_written() -> None:
     import io
 
     pixels = np.random.default_rng(0).integers(0, 256, (5, 7, 3), np.uint8)
-    ((data, _),) = describe_observation(lambda seen: seen, pixels)
-    assert np.array_equal(np.asarray(image.open(io.BytesIO(data))), pixels)
-    ((again, _),) = describe_observation(image.fromarray, pixels)
-    assert np.array_equal(np.asarray(image.open(io.BytesIO(again))), pixels)
+    for shown in (pixels, image.fromarray(pixels)):
+        read = image.open(io.BytesIO(show_image(shown)))
+        assert np.array_equal(np.asarray(read), pixels)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +170,14 @@ def test_an_action_is_taken_in_the_type_of_its_space(space: Any, action: Any, fi
 
 @pytest.mark.parametrize(
     ("reward", "number"),
-    [(1, 1.0), (True, 1.0), (np.float32(0.5), 0.5), (np.bool_(True), 1.0), (np.array(2.0), 2.0), (np.int8(3), 3.0)],
+    [
+        (1, 1.0),
+        (True, 1.0),
+        (np.float32(0.5), 0.5),
+        (np.bool_(True), 1.0),
+        (np.array(2.0), 2.0),
+        (np.int8(3), 3.0),
+    ],
 )
 def test_a_scalar_is_a_reward(reward: Any, number: float) -> None:
     assert read_reward(reward) == number

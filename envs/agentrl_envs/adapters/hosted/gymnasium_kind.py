@@ -13,6 +13,7 @@ import sys
 import threading
 import types
 from functools import partial, reduce
+from typing import Any
 
 INFO_BYTES = 2**16
 """Most of one entry of an info, as JSON; a longer one is left out."""
@@ -34,8 +35,9 @@ def import_wording(folder):
     for name in before:
         del sys.modules[name]
     for name, place in outer.items():
-        sys.modules[name] = types.ModuleType(name)
-        sys.modules[name].__path__ = [place]
+        package = types.ModuleType(name)
+        package.__path__ = [place]
+        sys.modules[name] = package
     try:
         return importlib.import_module("agentrl.gym.wording.episode")
     finally:
@@ -49,9 +51,10 @@ def is_ours(name):
 
 
 def find_object(reference):
-    """Return what `module:name` names."""
+    """Return the object that `module:name` names."""
     module, _, name = reference.partition(":")
-    return reduce(getattr, name.split("."), importlib.import_module(module))
+    target: Any = importlib.import_module(module)
+    return reduce(getattr, name.split("."), target)
 
 
 def find_factory(id):
@@ -92,7 +95,7 @@ class GymnasiumEpisode:
     def __init__(self, params):
         self.open_files = list_open_files()
         self.wording = import_wording(params["agentrl"])
-        self.words = build_words(self.wording, params)
+        self.words: Any = build_words(self.wording, params)
 
     def reset(self, seed):
         with self.attributing() as answer:

@@ -90,11 +90,13 @@ class OpenEnvSession:
 
 def check_answer(kind, answer):
     """Raise `RuntimeError` for an answer that another protocol has: its reward would be a guess."""
-    data = answer.get("data") if isinstance(answer, dict) else None
-    type = answer.get("type") if isinstance(data, dict) else None
-    if type == "error":
+    type, data = None, None
+    if isinstance(answer, dict):
+        type, data = answer.get("type"), answer.get("data")
+    if type == "error" and isinstance(data, dict):
         return
-    if type != "observation" or not {"observation", "done"} <= data.keys():
+    is_whole = isinstance(data, dict) and {"observation", "done"} <= data.keys()
+    if type != "observation" or not is_whole:
         raise RuntimeError(
             f"the server answered {json.dumps(answer)[:200]} to {kind}, which is no observation "
             f"with `done` and no error; {PLAYED}"

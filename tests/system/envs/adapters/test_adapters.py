@@ -234,27 +234,30 @@ class TestOpenEnv:
             await env.close()
 
 
-@pytest.mark.openenv
-async def test_a_protocol_that_is_not_known_is_named() -> None:
-    """A mutant that takes what is missing for a reward of 0 and no end is caught."""
+@pytest.fixture
+def strange_url() -> Iterator[str]:
+    """Return the address of a server that speaks protocols that are not OpenEnv's."""
     command = [python_of("openenv"), str(SUPPORT / "other_protocol_server.py")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
-        port = int(server.stdout.readline())
-        try:
-            async with run_scope():
-                for path in ("word", "endless", "list", "nowhere"):
-                    env = OpenEnvEnv(
-                        f"http://127.0.0.1:{port}/{path}",
-                        python=python_of("openenv"),
-                        start_timeout_s=START_S,
-                        **LONG,
-                    )
-                    with pytest.raises(EnvError, match=r"OpenEnv 0\.3 to 0\.10 are played"):
-                        await env.reset(seed=1)
-                    await env.close()
-        finally:
-            server.kill()
+        yield f"http://127.0.0.1:{int(server.stdout.readline())}"
+        server.kill()
+
+
+@pytest.mark.openenv
+async def test_a_protocol_that_is_not_known_is_named(strange_url: str) -> None:
+    """A mutant that takes what is missing for a reward of 0 and no end is caught."""
+    async with run_scope():
+        for path in ("word", "endless", "list", "nowhere"):
+            env = OpenEnvEnv(
+                f"{strange_url}/{path}",
+                python=python_of("openenv"),
+                start_timeout_s=START_S,
+                **LONG,
+            )
+            with pytest.raises(EnvError, match=r"OpenEnv 0\.3 to 0\.10 are played"):
+                await env.reset(seed=1)
+            await env.close()
 
 
 @pytest.mark.verifiers
