@@ -47,7 +47,7 @@ class LibraryLocation:
 
     @property
     def setup(self) -> str:
-        """Return what a host is told at its start, as JSON."""
+        """Setup of a host, as JSON."""
         return json.dumps({"path": self.path, "imports": self.imports})
 
     @property
