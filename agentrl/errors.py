@@ -14,6 +14,7 @@
         ├── SandboxError       the sandbox is gone or broke its protocol
         ├── VerifierError      a verifier that is not ours gave no verdict
         ├── JudgeError         a model that judges gave no verdict, or one that cannot be read
+        ├── WordingError       a function that puts an environment in words is at fault
         ├── EngineError        the policy engine raised, or missed a deadline
         │   ├── EngineLost     the engine is gone, with the request; it can be asked for again
         │   └── WeightsUnproven  the engine computes something else than the trainer
@@ -28,7 +29,9 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import ClassVar, Literal
 
-FailureKind = Literal["env", "tool", "sandbox", "verifier", "judge", "engine", "cancelled", "stale"]
+FailureKind = Literal[
+    "env", "tool", "sandbox", "verifier", "judge", "wording", "engine", "cancelled", "stale"
+]
 """Kind of a failure, as records and metrics name it. `stale` had become too old to train: nobody's
 fault, and no alarm counts it."""
 
@@ -107,6 +110,13 @@ class JudgeError(RolloutError):
     """A model that judges gave no verdict, or one that cannot be read: never a reward of 0."""
 
     kind = "judge"
+
+
+class WordingError(RolloutError):
+    """A function that puts an environment in words (`describe`, `act`) raised, or returned what
+    cannot be shown; the text names the function."""
+
+    kind = "wording"
 
 
 class EngineError(RolloutError):

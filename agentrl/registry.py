@@ -373,16 +373,6 @@ registry: Mapping[str, EnvSpec] = _registry
 """Every registered environment by id, those of installed distributions too."""
 
 
-register_kind(
-    "gymnasium",
-    "agentrl.gym.text_env:GymnasiumTextEnv",
-    keyword="id",
-    description="an environment of Gymnasium's, told in words: Name-v0, module:Name-v0 or "
-    "module:Class",
-    recogniser="agentrl.gym.text_env:is_gymnasium",
-)
-
-
 def kinds() -> Mapping[str, EnvKind]:
     """Return every kind of `KIND:WHAT` by name, those of installed distributions too."""
     return _registry.kinds

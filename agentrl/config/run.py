@@ -301,7 +301,8 @@ class AlarmsSection(ConfigSection):
     min_count: PositiveInt = 50
     """Minimum number of attempts before an alarm can fire."""
     thresholds: dict[FailureKind, float] = Field(default_factory=dict)
-    """Maximum failure rate by kind: `env`, `tool`, `sandbox`, `verifier`, `engine`."""
+    """Maximum failure rate by kind: `env`, `tool`, `sandbox`, `verifier`, `judge`, `wording`,
+    `engine`."""
 
 
 class ScheduleSection(ConfigSection):

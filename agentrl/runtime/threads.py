@@ -7,6 +7,7 @@ import ctypes
 import inspect
 import queue
 import threading
+import time
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -81,12 +82,8 @@ class CallThread:
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._abandoned = False
         self._end = weakref.finalize(self, self._calls.put, None)
-        threading.Thread(
-            target=contextvars.copy_context().run,
-            args=(_run_calls, self._calls),
-            name=name,
-            daemon=True,
-        ).start()
+        self._thread = _CallRunner(self._calls, name)
+        self._thread.start()
 
     async def call(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function after everything that was called before, and return its value."""
@@ -96,6 +93,7 @@ class CallThread:
             return await future
         except asyncio.CancelledError:
             self._abandoned = True
+            self._thread.abandoned_at_s = time.monotonic()
             raise
 
     async def end(self, last: Callable[[], object]) -> None:
@@ -107,11 +105,37 @@ class CallThread:
             await future
 
 
-def _run_calls(calls: "queue.SimpleQueue[Callable[[], None] | None]") -> None:
-    while (work := calls.get()) is not None:
-        work()
-        # What was returned belongs to the caller alone, and may be large.
-        del work
+class _CallRunner(threading.Thread):
+    """The thread of a `CallThread`; it holds no reference to its owner."""
+
+    def __init__(self, calls: "queue.SimpleQueue[Callable[[], None] | None]", name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self._calls = calls
+        self._context = contextvars.copy_context()
+        self.abandoned_at_s: float | None = None
+        """Time at which the caller of the call that runs was cancelled."""
+
+    def run(self) -> None:
+        self._context.run(self._run_calls)
+
+    def _run_calls(self) -> None:
+        while (work := self._calls.get()) is not None:
+            work()
+            self.abandoned_at_s = None
+            # What was returned belongs to the caller alone, and may be large.
+            del work
+
+
+def list_stuck_threads(after_s: float) -> list[str]:
+    """Return the names of the `CallThread`s whose call goes on so long after it was abandoned."""
+    now_s = time.monotonic()
+    return [
+        thread.name
+        for thread in threading.enumerate()
+        if isinstance(thread, _CallRunner)
+        and thread.abandoned_at_s is not None
+        and now_s - thread.abandoned_at_s >= after_s
+    ]
 
 
 async def call_either(function: Callable[..., Awaitable[R] | R], /, *args: Any) -> R:

@@ -23,6 +23,16 @@ KINDS = (
         entry_point="agentrl_envs.adapters.gem:GemEnv",
         keyword="env_id",
         description="an environment of GEM, by its id; needs python=...",
+        needs=("agentrl_envs.needs:missing_interpreter",),
+    ),
+    EnvKind(
+        name="gymnasium",
+        entry_point="agentrl_envs.adapters.gymnasium:open_gymnasium",
+        keyword="id",
+        description="an environment of Gymnasium's, told in words: Name-v0, module:Name-v0 or "
+        "module:Class; python=... for one of another venv",
+        needs=("agentrl_envs.needs:missing_interpreter",),
+        recogniser="agentrl.gym.text_env:is_gymnasium",
     ),
     EnvKind(
         name="harbor",
@@ -37,6 +47,7 @@ KINDS = (
         entry_point="agentrl_envs.adapters.openenv:OpenEnvEnv",
         keyword="url",
         description="a running server of OpenEnv, by its URL; needs python=...",
+        needs=("agentrl_envs.needs:missing_interpreter",),
         recogniser="agentrl_envs.kinds:is_url",
     ),
     EnvKind(
@@ -52,6 +63,7 @@ KINDS = (
         entry_point="agentrl_envs.adapters.verifiers:VerifiersEnv",
         keyword="taskset",
         description="a taskset of verifiers, by its id; needs python=...",
+        needs=("agentrl_envs.needs:missing_interpreter",),
     ),
 )
 

@@ -52,6 +52,16 @@ def missing_pictures(config: "RunConfig") -> Iterator[str]:
     yield from _missing_package(config, "PIL", extra="vision")
 
 
+def missing_interpreter(config: "RunConfig") -> Iterator[str]:
+    """Yield that there is no interpreter of the name that `python` has."""
+    python = config.env.kwargs.get("python")
+    if python is not None and shutil.which(str(python)) is None:
+        yield (
+            f"python (of env.kwargs) is {python!r}, but there is no such program: name the "
+            "interpreter of the virtual environment that has the library"
+        )
+
+
 def missing_gateway(config: "RunConfig") -> Iterator[str]:
     """Yield that the gateway, or the agent program that asks it, is missing."""
     for module in ("starlette", "uvicorn"):

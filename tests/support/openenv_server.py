@@ -55,6 +55,8 @@ class Echo(Environment):
             return Heard(echo=7)
         if action.message == "hang up":
             hang_up()
+        if action.message == "die":
+            os._exit(9)
         paid = float(len(action.message))
         done = action.message == "bye"
         return Heard(echo=action.message, count=self.count, done=done, reward=paid)

@@ -1,5 +1,6 @@
 """Shared parts of environments played by a host: its location, and an episode's life in it."""
 
+import contextlib
 import copy
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,6 +9,7 @@ from typing import Any, Self
 from agentrl.authoring.task_choice import choose_task, seed_tasks
 from agentrl.authoring.tool_env import check_reward
 from agentrl.env import Action, BaseEnv, Info, Observation, Step
+from agentrl.errors import EnvError
 from agentrl.message import Message
 from agentrl.task import Split, Task
 from agentrl_envs.adapters.host import Kind, LibraryHost, LibraryHostPool, LibraryLocation
@@ -56,6 +58,12 @@ class ForeignEpisode:
             raise
         return other
 
+    async def finish(self, method: str, *, timeout_s: float) -> None:
+        """Let the library end the episode in its own way, where it still can."""
+        if self._host is not None:
+            with contextlib.suppress(EnvError):
+                await self._host.ask(method, {}, timeout_s=timeout_s, session=self._session)
+
     async def close(self) -> None:
         """End the episode, and a host that is nobody else's. Idempotent."""
         owned, self._owned = self._owned, None
@@ -86,6 +94,7 @@ class ForeignEnv(BaseEnv):
         start_timeout_s: float,
         *,
         prompt: str = "",
+        imports: Sequence[str] = (),
     ) -> None:
         """`name` tells the kind's worlds apart; an episode is opened with `settings`."""
         self._name = name
@@ -95,6 +104,7 @@ class ForeignEnv(BaseEnv):
             kind=kind,
             python=python,
             path=tuple(os.path.abspath(folder) for folder in path),
+            imports=tuple(dict.fromkeys(imports)),
             pass_env=tuple(pass_env),
             start_timeout_s=start_timeout_s,
         )

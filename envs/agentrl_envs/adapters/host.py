@@ -5,11 +5,12 @@ import contextlib
 import json
 import os
 import re
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 from agentrl.errors import ConfigError, EnvError
 from agentrl.runtime.json_limits import JsonLimitError, JsonLimits, read_json
@@ -20,7 +21,7 @@ HOSTED = Path(__file__).parent / "hosted"
 ANSWER_LIMITS = JsonLimits(text_bytes=2**26, values=300_000)
 """Of what an environment answers: an image in base64, or as many numbers as a small one has."""
 _NUMBERED = re.compile(rb'\{"id": (\d{1,15}),')
-Kind = Literal["gem", "math", "openenv", "reasoning", "verifiers"]
+Kind = Literal["gem", "gymnasium", "math", "openenv", "reasoning", "verifiers"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,8 @@ class LibraryLocation:
     """The interpreter that has the library."""
     path: tuple[str, ...] = ()
     """Folders with modules of the user's own."""
+    imports: tuple[str, ...] = ()
+    """Modules that it imports once, before any episode."""
     pass_env: tuple[str, ...] = ()
     """Names of our variables that it gets; it sees no others."""
     start_timeout_s: float = field(default=120.0, compare=False)
@@ -40,7 +43,12 @@ class LibraryLocation:
     def command(self) -> tuple[str, ...]:
         """Command that starts a host there."""
         kind = HOSTED / f"{self.kind}_kind.py"
-        return (self.python, "-u", str(HOSTED / "host.py"), str(kind), *self.path)
+        return (self.python, "-u", str(HOSTED / "host.py"), str(kind), self.setup)
+
+    @property
+    def setup(self) -> str:
+        """Setup of a host, as JSON."""
+        return json.dumps({"path": self.path, "imports": self.imports})
 
     @property
     def env(self) -> dict[str, str]:
@@ -196,6 +204,39 @@ def _parse_answer(line: bytes) -> Mapping[str, Any]:
         if (numbered := _NUMBERED.match(line)) is None:
             raise
         return {"id": int(numbered[1]), "error": f"its answer cannot be read: {error}"}
+
+
+def ask_library(
+    place: LibraryLocation, params: Mapping[str, Any], limits: JsonLimits, *, what: str
+) -> Any:
+    """Return the answer of a host that ends with it, outside of any episode.
+
+    Raises `ConfigError` for `what` cannot be read.
+    """
+    line = json.dumps({"id": 1, "method": "ask", "params": dict(params)})
+    try:
+        ran = subprocess.run(
+            place.command,
+            input=f"{line}\n".encode(),
+            env=place.env,
+            capture_output=True,
+            timeout=place.start_timeout_s,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ConfigError(f"{what} cannot be read: {error}") from error
+    where = f"{what} cannot be read with {place.python}"
+    lines = ran.stdout.splitlines()
+    if not lines:
+        raise ConfigError(f"{where}: {ran.stderr.decode(errors='replace')[-400:]}")
+    try:
+        answer = read_json(lines[-1], limits)
+    except JsonLimitError as error:
+        raise ConfigError(f"{where}: {error}") from error
+    response = cast("dict[str, Any]", answer if isinstance(answer, dict) else {"error": answer})
+    if "result" not in response:
+        raise ConfigError(f"{where}: {response.get('error', response)}")
+    return response["result"]
 
 
 class HostError(Exception):

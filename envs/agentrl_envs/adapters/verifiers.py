@@ -1,19 +1,17 @@
 """Tasksets of verifiers (https://github.com/PrimeIntellect-ai/verifiers), from version 0.4 on."""
 
 import json
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, cast
+from typing import Any
 
 from agentrl.authoring.tool_env import check_reward
 from agentrl.env import Action, Info, Observation, Step
-from agentrl.errors import ConfigError
 from agentrl.message import Message
-from agentrl.runtime.json_limits import JsonLimitError, JsonLimits, read_json
+from agentrl.runtime.json_limits import JsonLimits
 from agentrl.task import Split, Task, split_of
 from agentrl_envs.adapters.foreign_env import ForeignEnv, refuse_calls
-from agentrl_envs.adapters.host import LibraryLocation
+from agentrl_envs.adapters.host import LibraryLocation, ask_library
 
 TASKS_LIMITS = JsonLimits(text_bytes=2**28, values=5_000_000)
 """Of all tasks that are read of a taskset."""
@@ -92,27 +90,5 @@ def _build_row(message: Message, *, sampled: bool) -> dict[str, Any]:
 @cache
 def _read_rows(place: LibraryLocation, asked: str) -> tuple[Mapping[str, Any], ...]:
     """Return a taskset's tasks, asked of a host that ends with its answer."""
-    line = json.dumps({"id": 1, "method": "ask", "params": json.loads(asked)})
-    try:
-        ran = subprocess.run(
-            place.command,
-            input=f"{line}\n".encode(),
-            env=place.env,
-            capture_output=True,
-            timeout=place.start_timeout_s,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise ConfigError(f"the tasks of {asked} cannot be read: {error}") from error
-    where = f"the tasks of {asked} cannot be read with {place.python}"
-    lines = ran.stdout.splitlines()
-    if not lines:
-        raise ConfigError(f"{where}: {ran.stderr.decode(errors='replace')[-400:]}")
-    try:
-        answer = read_json(lines[-1], TASKS_LIMITS)
-    except JsonLimitError as error:
-        raise ConfigError(f"{where}: {error}") from error
-    response = cast("dict[str, Any]", answer if isinstance(answer, dict) else {"error": answer})
-    if "result" not in response:
-        raise ConfigError(f"{where}: {response.get('error', response)}")
-    return tuple(response["result"])
+    what = f"the tasks of {asked}"
+    return tuple(ask_library(place, json.loads(asked), TASKS_LIMITS, what=what))

@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 
 import agentrl
 from agentrl.env import Action, call, say
-from agentrl.errors import ConfigError, EnvError, ForkUnsupported
-from agentrl.gym.space_words import action_words, read_action
+from agentrl.errors import ConfigError, EnvError, ForkUnsupported, WordingError
 from agentrl.gym.text_env import GymnasiumTextEnv
+from agentrl.gym.wording.space_words import action_words, read_action
 from agentrl.registry import make
+from agentrl.runtime.threads import list_stuck_threads
 from agentrl.task import Task
 from agentrl.testing import check_env
 from agentrl.testing.leaks import ProcessHoldings, check_no_leak
@@ -146,6 +147,11 @@ async def test_text_spaces_are_passed_through() -> None:
     await env.close()
 
 
+def tell_sum(seen: Any) -> str:
+    """Tell the sum of numbers."""
+    return f"You see {seen.sum()}."
+
+
 async def test_numbers_are_told_in_order_and_may_be_described() -> None:
     grid = spaces.MultiDiscrete([4, 4])
     moves = spaces.MultiDiscrete([3, 2], start=[1, 0])
@@ -160,7 +166,7 @@ async def test_numbers_are_told_in_order_and_may_be_described() -> None:
     assert (await env.step(say("3, 2")))[1] == 0.0
     assert (await env.step(say("3")))[1] == 0.0
     await env.close()
-    told = GymnasiumTextEnv(make, describe=lambda env, seen: f"You see {seen.sum()}.")
+    told = GymnasiumTextEnv(make, describe=tell_sum)
     assert (await told.reset(seed=1))[0].messages[0].text.endswith("You see 4.")
     await told.close()
 
@@ -226,11 +232,119 @@ BOX = spaces.Box(0, 1)
 
 
 @pytest.mark.parametrize(
-    ("observation", "action", "what"), [(BOX, TEXT, "observations"), (TEXT, BOX, "actions")]
+    ("observation", "action", "what", "way_out"),
+    [
+        (BOX, TEXT, "observations", "describe: module:function"),
+        (TEXT, BOX, "actions", "act: module:function"),
+    ],
 )
-def test_spaces_without_words_are_refused(observation: Any, action: Any, what: str) -> None:
+def test_spaces_without_words_are_refused(
+    observation: Any, action: Any, what: str, way_out: str
+) -> None:
     env = GymnasiumTextEnv(lambda: Echo(observation, action))
-    with pytest.raises(ConfigError, match=rf"the {what} of this environment are Box"):
+    with pytest.raises(ConfigError, match=rf"the {what} of this environment are Box.*{way_out}"):
+        next(iter(env.tasks("train")))
+
+
+def tell_cart(seen: dict[str, Any], info: dict[str, Any]) -> list[Any]:
+    """Tell a cart in words, and draw it."""
+    return [f"The cart is at {seen['place'][0]:.1f}, after {info['moves']} moves.", seen["camera"]]
+
+
+def push_cart(text: str, env: gymnasium.Env[Any, Any]) -> list[float] | None:
+    """Read a push; the environment says how hard it may be."""
+    if text == "nothing":
+        return None
+    if text == "crash":
+        raise KeyError(text)
+    return [float(text)]
+
+
+class Cart(gymnasium.Env[Any, Any]):
+    """A cart to push to 1, seen by a camera: no words tell it."""
+
+    observation_space = spaces.Dict(
+        {"place": spaces.Box(-9, 9, (1,)), "camera": spaces.Box(0, 255, (2, 4, 3), np.uint8)}
+    )
+    action_space = spaces.Box(-1, 1, (1,))
+
+    def _look(self) -> dict[str, Any]:
+        return {"place": self.place, "camera": np.full((2, 4, 3), self.moves, np.uint8)}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.place, self.moves = np.zeros(1, np.float32), 0
+        return self._look(), {"moves": 0}
+
+    def step(self, action: Any) -> tuple[Any, Any, Any, bool, dict[str, Any]]:
+        assert action.dtype == np.float32
+        self.place, self.moves = self.place + action, self.moves + 1
+        won = self.place[0] >= 1
+        return self._look(), np.float32(won), np.bool_(won), False, {"moves": self.moves}
+
+
+CART = {"describe": f"{__name__}:tell_cart", "act": f"{__name__}:push_cart"}
+
+
+async def test_functions_of_a_config_tell_and_read_what_has_no_words() -> None:
+    env = make(f"gymnasium:{__name__}:Cart", instructions="Push the cart to 1.", **CART)
+    opening, _ = await env.reset(seed=1)
+    (message,) = opening.messages
+    assert message.text == "Push the cart to 1.\n\nThe cart is at 0.0, after 0 moves."
+    assert [image.media_type for image in message.images] == ["image/png"]
+    half, far, nothing, end = await played(env, "0.5", "1.5", "nothing", "0.5")
+    assert half[0].messages[0].text == "The cart is at 0.5, after 1 moves."
+    assert half[0].messages[0].images != message.images
+    assert "'1.5' is not a valid action. [1.5] is not in Box" in far[0].messages[0].text
+    assert nothing[0].messages[0].text == "'nothing' is not a valid action."
+    assert [step[1:4] for step in (half, far, nothing)] == [(0.0, False, False)] * 3
+    assert end[1:4] == (1.0, True, False)
+    # What the agent writes brings about a refusal, and a fault of the function a failure.
+    await env.reset(seed=1)
+    (words,) = await played(env, "a lot")
+    assert "'a lot' is not a valid action. could not convert" in words[0].messages[0].text
+    with pytest.raises(WordingError, match=r"act=.*:push_cart: KeyError: 'crash'") as failure:
+        await env.step(say("crash"))
+    assert failure.value.kind == "wording"
+    await env.close()
+
+
+def tell_nothing(seen: Any) -> None:
+    """Tell what cannot be shown."""
+
+
+def tell_three(seen: Any, info: Any, env: Any) -> str:
+    """Tell with as many values as there are."""
+    return f"{seen} {info} {env}"
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"describe": f"{__name__}:tell_carts"}, "did you mean 'tell_cart'"),
+        ({"describe": "no_such_module:tell"}, "no module 'no_such_module'"),
+        ({"act": f"{__name__}:tell_three"}, r"tell_three\(.* must take 1 to 2 values"),
+        ({"act": f"{__name__}:BOX"}, "is a Box; name a class or a function"),
+    ],
+)
+def test_a_function_that_cannot_be_named_is_refused_before_anything_begins(
+    settings: dict[str, str], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        next(iter(make(f"gymnasium:{__name__}:Cart", **settings).tasks("train")))
+
+
+async def test_a_describe_that_returns_something_else_is_a_failure_of_its_own_kind() -> None:
+    settings = {**CART, "describe": f"{__name__}:tell_nothing"}
+    env = make(f"gymnasium:{__name__}:Cart", **settings)
+    with pytest.raises(WordingError, match=r"describe=.*:tell_nothing: .*returned a NoneType"):
+        await env.reset(seed=1)
+    await env.close()
+
+
+def test_an_environment_that_cannot_be_made_names_its_arguments() -> None:
+    env = make(f"gymnasium:{__name__}:Cart", wheels=4, **CART)
+    with pytest.raises(ConfigError, match=r"cannot be made: TypeError: Cart.*check env\.kwargs"):
         next(iter(env.tasks("train")))
 
 
@@ -381,6 +495,43 @@ async def test_a_step_that_stands_still_holds_nobody_up_and_is_closed_when_it_en
         await env.close()
     await check_no_leak(before)
     assert len({*map(id, Stuck.closed)}) == 2
+
+
+async def test_no_more_is_made_beside_many_threads_that_stand_still(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A mutant that counts the threads of calls that ended is caught, and one that counts none."""
+    monkeypatch.setattr("agentrl.gym.text_env.STUCK_MAX", 2)
+    monkeypatch.setattr("agentrl.gym.text_env.STUCK_S", 0.0)
+    Stuck.let_go.clear()
+    before = ProcessHoldings.take()
+    envs = [GymnasiumTextEnv(Stuck) for _ in range(2)]
+    given = {"task": Task(prompt="Move.", seed=1)}
+    for env in envs:
+        await env.reset(options=given)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await env.step(say("4"))
+        await env.close()
+    assert list_stuck_threads(0.0) == [f"gymnasium:{Stuck.__qualname__}"] * 2
+    with pytest.raises(EnvError, match=r"2 threads stand still .* python=\.\.\."):
+        await GymnasiumTextEnv(Stuck).reset(options=given)
+    Stuck.let_go.set()
+    await check_no_leak(before)
+    fresh = GymnasiumTextEnv(Stuck)
+    await fresh.reset(options=given)
+    await fresh.close()
+
+
+async def test_hundreds_of_episodes_leave_no_thread() -> None:
+    before = ProcessHoldings.take()
+    env = GymnasiumTextEnv(Ledger)
+    given = {"task": Task(prompt="Move.", seed=1)}
+    for _ in range(300):
+        await env.reset(options=given)
+        await env.step(say("4"))
+    await env.close()
+    await check_no_leak(before)
 
 
 PAGE = """

@@ -1,4 +1,4 @@
-"""A host of environments: `python host.py KIND.py`, spoken to in JSON lines.
+"""A host of environments: `python host.py KIND.py SETUP`, spoken to in JSON lines.
 
 It imports a library once and forks a child for every episode, so a start is cheap, an episode that
 hangs can be killed, and a world is copied by forking its process. One thread, and a pipe per child.
@@ -9,10 +9,12 @@ hangs can be killed, and a world is copied by forking its process. One thread, a
     -> {"session": 7, "method": "kill"}
     <- {"session": 7, "gone": "killed by signal 9"}
 
-A kind has `preload()`, and `EPISODE`, a class with a method for every other method, perhaps with a
+SETUP is JSON: `path`, folders for the import path, and `imports`, modules that are imported once. A
+kind has `preload()`, and `EPISODE`, a class with a method for every other method, perhaps with a
 `close`. One that is asked things outside of episodes has `ask(params)`.
 """
 
+import importlib
 import importlib.util
 import json
 import os
@@ -222,7 +224,7 @@ class HostedEpisode:
                 if message["method"] == "fork":
                     self.fork(self.descriptors.pop(0))
                     continue
-                self.channel.sendall(json.dumps(self.answer(message)).encode() + b"\n")
+                self.channel.sendall(encode_answer(self.answer(message)))
         if (close := getattr(self.world, "close", None)) is not None:
             close()
 
@@ -255,6 +257,19 @@ class HostedEpisode:
         self.lines = LineSplitter()
 
 
+def encode_answer(answer: Message) -> bytes:
+    """Return an answer as a line; an error in its place where it is none, or too long."""
+    try:
+        line = json.dumps(answer).encode()
+    except (TypeError, ValueError) as error:
+        line, fault = b"", f"the answer is no JSON: {describe_error(error)}"
+    else:
+        fault = f"the answer has {len(line)} bytes, but the limit is {MESSAGE_BYTES}"
+    if not line or len(line) >= MESSAGE_BYTES:
+        line = json.dumps({"id": answer["id"], "error": fault}).encode()
+    return line + b"\n"
+
+
 def describe_error(error: BaseException) -> str:
     """Return an error in a line."""
     return f"{type(error).__name__}: {error}"[:2000]
@@ -266,10 +281,13 @@ def main() -> None:
     os.dup2(2, 1)
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [place for place in sys.path if place != here]
-    sys.path[:0] = sys.argv[2:]
+    setup = json.loads(sys.argv[2])
+    sys.path[:0] = setup["path"]
     host = HostServer(load_kind(sys.argv[1]), out)
     try:
         host.kind.preload()
+        for name in setup["imports"]:
+            importlib.import_module(name)
     except Exception as error:  # noqa: BLE001 - told to whoever asked
         host.say({"id": 0, "error": describe_error(error)})
         return

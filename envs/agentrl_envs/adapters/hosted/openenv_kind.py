@@ -12,6 +12,7 @@ import json
 
 HIDDEN = ("done", "reward", "metadata")
 """Of an observation: what is no observation."""
+PLAYED = "servers of OpenEnv 0.3 to 0.10 are played"
 MESSAGE_BYTES = 100 * 2**20
 """Most that a server may send at once, as in OpenEnv's own client."""
 
@@ -31,28 +32,30 @@ class OpenEnvSession:
     """One session of a server."""
 
     def __init__(self, params):
+        from websockets.exceptions import InvalidHandshake, InvalidMessage
         from websockets.sync.client import connect
 
         self.key = params["observation_key"]
+        url = build_socket_url(params["url"])
         # Deadlines of answers are the asker's, who ends this process: an answer that nobody waits
         # for any more would be taken for the answer to the next action.
-        self.socket = connect(
-            build_socket_url(params["url"]),
-            open_timeout=params["timeout_s"],
-            max_size=MESSAGE_BYTES,
-            ping_interval=None,
-        )
+        try:
+            self.socket = connect(
+                url, open_timeout=params["timeout_s"], max_size=MESSAGE_BYTES, ping_interval=None
+            )
+        except (InvalidHandshake, InvalidMessage) as error:
+            raise RuntimeError(f"there is no WebSocket at {url}: {error}; {PLAYED}") from error
 
     def reset(self, seed, options):
         answer = self.request("reset", {"seed": seed, **options})
-        if answer.get("type") == "error":
+        if answer["type"] == "error":
             raise RuntimeError(describe_error(answer))
         return self.render(answer["data"])
 
     def step(self, action):
         """Do one action, an object; say what is wrong with one that is no action of the server."""
         answer = self.request("step", action)
-        if answer.get("type") != "error":
+        if answer["type"] != "error":
             return self.render(answer["data"])
         if (wrong := find_faults(action, answer["data"])) is not None:
             return {"invalid": wrong}
@@ -60,13 +63,15 @@ class OpenEnvSession:
 
     def request(self, kind, data):
         self.socket.send(json.dumps({"type": kind, "data": data}))
-        return json.loads(self.socket.recv())
+        answer = json.loads(self.socket.recv())
+        check_answer(kind, answer)
+        return answer
 
     def close(self):
         self.socket.close()
 
     def render(self, result):
-        observation, reward = result.get("observation", {}), result.get("reward")
+        observation, reward = result["observation"], result.get("reward")
         if self.key:
             if self.key not in observation:
                 raise KeyError(f"the observation has no {self.key!r}; it has {sorted(observation)}")
@@ -78,9 +83,24 @@ class OpenEnvSession:
             if isinstance(observation, str)
             else json.dumps(observation, ensure_ascii=False),
             "reward": 0.0 if reward is None else float(reward),
-            "terminated": bool(result.get("done")),
+            "terminated": bool(result["done"]),
             "truncated": False,
         }
+
+
+def check_answer(kind, answer):
+    """Raise `RuntimeError` for an answer that another protocol has: its reward would be a guess."""
+    type, data = None, None
+    if isinstance(answer, dict):
+        type, data = answer.get("type"), answer.get("data")
+    if type == "error" and isinstance(data, dict):
+        return
+    is_whole = isinstance(data, dict) and {"observation", "done"} <= data.keys()
+    if type != "observation" or not is_whole:
+        raise RuntimeError(
+            f"the server answered {json.dumps(answer)[:200]} to {kind}, which is no observation "
+            f"with `done` and no error; {PLAYED}"
+        )
 
 
 def describe_error(answer):

@@ -213,6 +213,52 @@ class TestOpenEnv:
             assert (await warm.step(agentrl.say("mine")))[0].messages[0].text == "mine"
             await asyncio.gather(env.close(), warm.close())
 
+    async def test_a_session_ends_with_its_episode(self, url: str) -> None:
+        """The server has room for eight."""
+        async with run_scope():
+            env = self.env(url, action_key="message", observation_key="echo")
+            for seed in range(12):
+                observation, _ = await env.reset(seed=seed)
+                assert observation.messages[0].text.startswith("ready ")
+            await env.close()
+
+    async def test_a_server_that_dies_is_a_failure_and_no_reward(self, url: str) -> None:
+        """The last one: this ends the server."""
+        async with run_scope():
+            env = self.env(url, action_key="message")
+            await env.reset(seed=1)
+            with pytest.raises(EnvError, match="openenv: step: Connection"):
+                await env.step(agentrl.say("die"))
+            with pytest.raises(EnvError, match="openenv: open: Connection"):
+                await env.reset(seed=2)
+            await env.close()
+
+
+@pytest.fixture
+def strange_url() -> Iterator[str]:
+    """Return the address of a server that speaks protocols that are not OpenEnv's."""
+    command = [python_of("openenv"), str(SUPPORT / "other_protocol_server.py")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        yield f"http://127.0.0.1:{int(server.stdout.readline())}"
+        server.kill()
+
+
+@pytest.mark.openenv
+async def test_a_protocol_that_is_not_known_is_named(strange_url: str) -> None:
+    """A mutant that takes what is missing for a reward of 0 and no end is caught."""
+    async with run_scope():
+        for path in ("word", "endless", "list", "nowhere"):
+            env = OpenEnvEnv(
+                f"{strange_url}/{path}",
+                python=python_of("openenv"),
+                start_timeout_s=START_S,
+                **LONG,
+            )
+            with pytest.raises(EnvError, match=r"OpenEnv 0\.3 to 0\.10 are played"):
+                await env.reset(seed=1)
+            await env.close()
+
 
 @pytest.mark.verifiers
 async def test_a_taskset_of_verifiers_is_scored_by_its_own_rewards() -> None:

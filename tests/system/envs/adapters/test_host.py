@@ -35,7 +35,7 @@ class Counting(LibraryLocation):
     def command(self) -> tuple[str, ...]:
         """Return what starts it."""
         kind = Path(__file__).parents[3] / "support" / "counting_kind.py"
-        return (self.python, "-I", "-S", str(HOSTED / "host.py"), str(kind), *self.path)
+        return (self.python, "-I", "-S", str(HOSTED / "host.py"), str(kind), self.setup)
 
 
 def place(**settings: Any) -> LibraryLocation:
@@ -145,6 +145,8 @@ async def test_an_answer_beyond_the_limits_is_a_failure_of_that_episode(ask: Ask
     session, other = await ask.open(), await ask.open()
     with pytest.raises(EnvError, match="nested more than 64 deep"):
         await ask(session, "nest", depth=400)
+    with pytest.raises(EnvError, match=r"the answer has 17000\d* bytes, but the limit is"):
+        await ask(session, "long", size=17_000_000)
     assert await ask(session, "add", amount=1) == 1
     assert await ask(other, "add", amount=2) == 2
 

@@ -1,20 +1,10 @@
 """Words for Gymnasium's toy-text environments, whose states and actions are numbers."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToyTextWording:
-    """Texts that describe one environment to a reader."""
-
-    rules: str
-    actions: tuple[str, ...]
-    """The names of actions 0, 1, 2, ..."""
-    describe: Callable[[Any, Any], str]
-    """From the unwrapped environment and an observation to a description."""
+from agentrl.gym.wording.env_wording import EnvWording
 
 
 def _frozen_lake(env: Any, state: Any) -> str:
@@ -54,9 +44,9 @@ def _blackjack(env: Any, state: Any) -> str:
     )
 
 
-WORDINGS: Mapping[str, ToyTextWording] = MappingProxyType(
+WORDINGS: Mapping[str, EnvWording] = MappingProxyType(
     {
-        "FrozenLakeEnv": ToyTextWording(
+        "FrozenLakeEnv": EnvWording(
             rules=(
                 "Walk over a frozen lake from S to the goal G. F is frozen and safe, H is a hole "
                 "that ends the walk, @ is where you are. The ice may be slippery."
@@ -64,7 +54,7 @@ WORDINGS: Mapping[str, ToyTextWording] = MappingProxyType(
             actions=("left", "down", "right", "up"),
             describe=_frozen_lake,
         ),
-        "CliffWalkingEnv": ToyTextWording(
+        "CliffWalkingEnv": EnvWording(
             rules=(
                 "Walk from the bottom left corner of a grid to the bottom right corner. The cells "
                 "between them, in the bottom row, are a cliff: it costs 100 and takes you back to "
@@ -73,7 +63,7 @@ WORDINGS: Mapping[str, ToyTextWording] = MappingProxyType(
             actions=("up", "right", "down", "left"),
             describe=_cliff_walking,
         ),
-        "TaxiEnv": ToyTextWording(
+        "TaxiEnv": EnvWording(
             rules=(
                 "Drive the taxi to the passenger, pick the passenger up, drive to the destination "
                 "and drop the passenger off there. Walls are drawn as |, ways through as : and row "
@@ -82,7 +72,7 @@ WORDINGS: Mapping[str, ToyTextWording] = MappingProxyType(
             actions=("south", "north", "east", "west", "pickup", "dropoff"),
             describe=_taxi,
         ),
-        "BlackjackEnv": ToyTextWording(
+        "BlackjackEnv": EnvWording(
             rules=(
                 "Play blackjack: come closer to 21 than the dealer without going over. "
                 "hit takes a card, stick ends your turn."

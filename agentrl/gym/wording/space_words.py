@@ -1,0 +1,105 @@
+"""Elements of Gymnasium spaces in words, and words as elements."""
+
+import re
+from collections.abc import Sequence
+from operator import index
+from typing import Any
+
+import numpy as np
+from gymnasium import Space, spaces
+
+OBSERVATION_WAY_OUT = (
+    "name a function that tells an observation, describe: module:function (observation -> text, "
+    "or a list of texts and images), or wrap it in a gymnasium.ObservationWrapper"
+)
+ACTION_WAY_OUT = (
+    "name a function that reads an action, act: module:function (text -> action), or wrap it in a "
+    "gymnasium.ActionWrapper"
+)
+
+
+def is_text_space(space: Space[Any]) -> bool:
+    """Return whether the elements of a space are texts: Gymnasium's `Text`, or one like it."""
+    if isinstance(space, spaces.Text):
+        return True
+    is_own = not type(space).__module__.startswith("gymnasium.")
+    return is_own and bool(space.contains("text")) and not space.contains(0)
+
+
+def find_word_fault(space: Space[Any], *, what: str, way_out: str) -> str:
+    """Return why a space has no words, or an empty string; `what` are its elements."""
+    parts: tuple[Space[Any], ...] = (space,)
+    if isinstance(space, spaces.Tuple) and what == "observations":
+        parts = space.spaces
+    for part in parts:
+        if not isinstance(part, spaces.Discrete | spaces.MultiDiscrete) and not is_text_space(part):
+            return (
+                f"the {what} of this environment are {space}, but only Text, Discrete and "
+                f"MultiDiscrete can be expressed in words; {way_out}"
+            )
+    return ""
+
+
+def state_words(space: Space[Any], value: Any) -> str:
+    """Return an observation in words: text as it is, numbers in order."""
+    if is_text_space(space):
+        return str(value)
+    if isinstance(space, spaces.Tuple) and any(is_text_space(part) for part in space.spaces):
+        return "\n".join(
+            state_words(part, item) for part, item in zip(space.spaces, value, strict=True)
+        )
+    numbers = [int(part) for part in np.ravel(np.asarray(value))]
+    return f"State: {' '.join(map(str, numbers))}"
+
+
+def action_words(space: Space[Any], names: Sequence[str]) -> str:
+    """Return an instruction for acting in a space; empty for actions that are texts."""
+    if isinstance(space, spaces.Discrete):
+        if names:
+            return f"Answer with one action: {', '.join(names)}."
+        first, last = int(space.start), int(space.start + space.n) - 1
+        return f"Answer with one action, a number from {first} to {last}."
+    if isinstance(space, spaces.MultiDiscrete):
+        low = np.ravel(space.start)
+        ranges = [f"{a} to {a + n - 1}" for a, n in zip(low, np.ravel(space.nvec), strict=True)]
+        return f"Answer with {len(ranges)} numbers: {', '.join(ranges)}."
+    return ""
+
+
+def read_action(space: Space[Any], names: Sequence[str], text: str) -> Any | None:
+    """Return the action that `text` names, by its name or its number, or None if it is none."""
+    words = text.strip().strip(".!`*\"'").lower()
+    if isinstance(space, spaces.MultiDiscrete):
+        digits = re.findall(r"-?\d+", words)
+        shape = space.nvec.shape
+        if len(digits) != int(np.prod(shape)) or any(len(one) > 19 for one in digits):
+            return None
+        numbers = [int(one) for one in digits]
+        if any(not -(2**63) <= number < 2**63 for number in numbers):
+            return None
+        action: Any = np.asarray(numbers, dtype=np.int64).reshape(shape).astype(space.dtype)
+        return action if space.contains(action) else None
+    if not isinstance(space, spaces.Discrete):
+        return text if is_text_space(space) and space.contains(text) else None
+    lowered = [name.lower() for name in names]
+    if words in lowered:
+        return np.int64(int(space.start) + lowered.index(words))
+    if re.fullmatch(r"-?\d{1,18}", words) is None:
+        return None
+    number = np.int64(int(words))
+    return number if space.contains(number) else None
+
+
+def fit_action(space: Space[Any], action: Any) -> Any | None:
+    """Return an action in the type of its space; None for one that is not in it."""
+    try:
+        if isinstance(space, spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary):
+            given = np.asarray(action)
+            action = given.astype(space.dtype)
+            if np.issubdtype(space.dtype, np.integer) and not np.array_equal(given, action):
+                return None
+        elif isinstance(space, spaces.Discrete) and not isinstance(action, bool):
+            action = np.int64(index(action))
+        return action if space.contains(action) else None
+    except (TypeError, ValueError, OverflowError):
+        return None

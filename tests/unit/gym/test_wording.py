@@ -1,0 +1,196 @@
+"""What a `describe` function returns, as parts; actions, words and rewards at their edges.
+
+Mutants seen caught: colours of an array in another order; a text of digits that no 64-bit integer
+holds read with `int`; an action of `act` truncated to integers; a parameter with a default that is
+handed a value; an array of texts read as a reward.
+"""
+
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentrl.gym.wording.browser_gym import WORDINGS
+from agentrl.gym.wording.episode import GivenWords, read_reward
+from agentrl.gym.wording.parts import WordingFault, describe_observation
+from agentrl.gym.wording.space_words import fit_action, is_text_space, read_action
+from agentrl.message import Image
+
+
+def show(seen: Any) -> Any:
+    """Show what is seen as it is."""
+    return seen
+
+
+def show_image(pixels: Any) -> bytes:
+    """Return the one image that an array becomes."""
+    ((data, media_type),) = describe_observation(show, pixels)
+    assert media_type == "image/png"
+    assert isinstance(data, bytes)
+    return data
+
+
+def test_a_text_is_one_part_and_a_list_several() -> None:
+    assert describe_observation(show, "sees 3", {}) == ["sees 3"]
+    png = b"\x89PNG\r\n\x1a\nrest"
+    shown = describe_observation(show, ["text", png, Image(b"\xff\xd8", "image/jpeg")])
+    assert shown == ["text", (png, "image/png"), (b"\xff\xd8", "image/jpeg")]
+    images = [b"\xff\xd8\xffrest", b"GIF89a", b"RIFF0000WEBP"]
+    assert [part[1] for part in describe_observation(show, images)] == [
+        "image/jpeg",
+        "image/gif",
+        "image/webp",
+    ]
+
+
+@pytest.mark.parametrize(("channels", "colour_type"), [(0, 0), (1, 0), (3, 2), (4, 6)])
+def test_an_array_is_a_png_of_its_pixels(channels: int, colour_type: int) -> None:
+    """Read back by the format's own rules, and by Pillow where it is there."""
+    shape = (2, 3, channels) if channels else (2, 3)
+    pixels = np.arange(np.prod(shape), dtype=np.uint8).reshape(shape)
+    data = show_image(pixels)
+    assert data[16:24] == (3).to_bytes(4, "big") + (2).to_bytes(4, "big")
+    assert tuple(data[24:29]) == (8, colour_type, 0, 0, 0)
+    size = int.from_bytes(data[33:37], "big")
+    lines = zlib.decompress(data[41 : 41 + size])
+    assert lines == b"".join(b"\0" + line.tobytes() for line in pixels)
+
+
+def test_pillow_reads_what_was_written() -> None:
+    image = pytest.importorskip("PIL.Image")
+    import io
+
+    pixels = np.random.default_rng(0).integers(0, 256, (5, 7, 3), np.uint8)
+    for shown in (pixels, image.fromarray(pixels)):
+        read = image.open(io.BytesIO(show_image(shown)))
+        assert np.array_equal(np.asarray(read), pixels)
+
+
+@pytest.mark.parametrize(
+    ("described", "words"),
+    [
+        ({"a": 1}, "returned a dict; return a text, or a list of texts and images"),
+        (None, "returned a NoneType"),
+        ([], "returned an empty list"),
+        (["text", 3], "returned a int"),
+        (b"no image", r"bytes that begin with b'no image'"),
+        (np.zeros((2, 3)), r"an array of float64 of shape \(2, 3\)"),
+        (np.zeros((2, 3, 2), np.uint8), r"an array of uint8 of shape \(2, 3, 2\)"),
+        (np.zeros((0, 3), np.uint8), r"shape \(0, 3\)"),
+    ],
+)
+def test_what_cannot_be_shown_names_the_function(described: Any, words: str) -> None:
+    def tell(seen: Any) -> Any:
+        return described
+
+    with pytest.raises(WordingFault, match=rf"describe=.*tell: .*{words}"):
+        describe_observation(tell, None)
+
+
+def test_what_a_function_raises_names_it() -> None:
+    def tell(seen: Any, info: Any, env: Any) -> str:
+        return seen["score"]
+
+    with pytest.raises(WordingFault, match=r"test_wording:.*tell: KeyError: 'score'"):
+        describe_observation(tell, {}, {}, None)
+
+
+def test_a_function_is_handed_as_many_values_as_it_takes() -> None:
+    def round_it(seen: Any, digits: int = 1) -> str:
+        return f"{seen:.{digits}f}"
+
+    def tell(seen: Any, info: Any) -> str:
+        return f"{seen}{info}"
+
+    assert describe_observation(round_it, 1, 2, 3) == ["1.0"]
+    assert describe_observation(tell, 1, 2, 3) == ["12"]
+    assert describe_observation(lambda *values: str(values), 1, 2, 3) == ["(1, 2, 3)"]
+    assert describe_observation(str, 1, 2, 3) == ["1"]
+    for wrong in (lambda: "", lambda a, b, c, d: "", lambda a, *, key: ""):  # pyright: ignore[reportUnknownLambdaType]
+        with pytest.raises(ValueError, match=r"must take 1 to 3 values"):
+            GivenWords(describe=wrong).check()
+    with pytest.raises(ValueError, match=r"must take 1 to 2 values"):
+        GivenWords(act=lambda a, b, c: a).check()  # pyright: ignore[reportUnknownLambdaType]
+
+
+class Unicode(spaces.Space[str]):
+    """A space of texts that is not Gymnasium's, as BrowserGym has one."""
+
+    def contains(self, x: Any) -> bool:
+        return isinstance(x, str)
+
+
+def test_a_space_of_texts_need_not_be_gymnasiums() -> None:
+    assert is_text_space(Unicode())
+    assert read_action(Unicode(), (), "click('13')") == "click('13')"
+    for other in (spaces.Discrete(3), spaces.Box(0, 1), spaces.Dict(), spaces.MultiBinary(3)):
+        assert not is_text_space(other)
+
+
+@given(st.integers(0, 60), st.sampled_from(["-", ""]))
+def test_digits_of_any_length_are_an_action_or_none(length: int, sign: str) -> None:
+    text = f"{sign}{'9' * length}"
+    space = spaces.MultiDiscrete([10])
+    assert (read_action(space, (), text) is None) == (text != "9")
+    assert (read_action(spaces.Discrete(10), (), text) is None) == (text != "9")
+
+
+BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("space", "action", "fits"),
+    [
+        (BOX, [0.5, -1], True),
+        (BOX, [0.5, -1.5], False),
+        (BOX, [0.5], False),
+        (BOX, "text", False),
+        (BOX, [float("nan"), 0], False),
+        (spaces.Box(0, 9, (1,), np.int64), [2.0], True),
+        (spaces.Box(0, 9, (1,), np.int64), [2.5], False),
+        (spaces.Discrete(3), 2, True),
+        (spaces.Discrete(3), 3, False),
+        (spaces.Discrete(3), 1.9, False),
+        (spaces.Discrete(3), 10**30, False),
+        (spaces.MultiDiscrete([3, 3]), [1, 1.5], False),
+        (spaces.MultiBinary(2), [1, 0], True),
+        (spaces.Dict({"a": spaces.Discrete(2)}), {"a": 1}, True),
+        (spaces.Dict({"a": spaces.Discrete(2)}), {"b": 1}, False),
+    ],
+)
+def test_an_action_is_taken_in_the_type_of_its_space(space: Any, action: Any, fits: bool) -> None:
+    fitting = fit_action(space, action)
+    assert (fitting is not None) == fits
+    assert fitting is None or space.contains(fitting)
+
+
+@pytest.mark.parametrize(
+    ("reward", "number"),
+    [
+        (1, 1.0),
+        (True, 1.0),
+        (np.float32(0.5), 0.5),
+        (np.bool_(True), 1.0),
+        (np.array(2.0), 2.0),
+        (np.int8(3), 3.0),
+    ],
+)
+def test_a_scalar_is_a_reward(reward: Any, number: float) -> None:
+    assert read_reward(reward) == number
+
+
+@pytest.mark.parametrize(
+    "reward", [None, "1", np.array([1.0]), np.array("1"), np.complex64(1), [1], 10**400]
+)
+def test_anything_else_is_none(reward: Any) -> None:
+    with pytest.raises(ValueError, match=r"the reward of step\(\) is .*; return a number"):
+        read_reward(reward)
+
+
+def test_browsergyms_wording_is_for_its_environments_alone() -> None:
+    """A class of the same name elsewhere has other observations."""
+    assert {*WORDINGS} == {"BrowserEnv"}
