@@ -102,7 +102,7 @@ class HostedProgramEnv(ProgramEnv):
     def score_result(self, task: Task, result: Any) -> ScoredAnswer:
         """Return the rewards of the library, by name."""
         info = {"metrics": result["metrics"], "stop_condition": result["stop"]}
-        return ScoredAnswer(result["rewards"], info)
+        return ScoredAnswer(reward=result["rewards"], info=info)
 
 
 @cache

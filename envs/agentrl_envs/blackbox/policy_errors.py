@@ -92,6 +92,12 @@ def list_error_lines(error: BaseException) -> Iterator[str]:
         yield f"{kind.__module__}.{kind.__qualname__}: {error}"
 
 
+def name_end(code: int, stderr: str) -> tuple[str, ...]:
+    """Return what a command's end is called: its exit code, and the last error of its stderr."""
+    line = find_last_error(stderr)
+    return (str(code),) if line is None else (str(code), line)
+
+
 def find_last_error(stderr: str) -> str | None:
     """Return the line behind the last frame of the last traceback, with the message's first line.
 

@@ -13,7 +13,7 @@ from agentrl.errors import ConfigError, EnvError
 from agentrl.gateway.server import MODEL, GatewayAddress
 from agentrl.runtime.threads import convert_exit, run_in_thread
 from agentrl.task import Task
-from agentrl_envs.blackbox.policy_errors import ProgramEnded, find_last_error
+from agentrl_envs.blackbox.policy_errors import ProgramEnded, name_end
 from agentrl_sandbox.host_process import HostProcess
 from agentrl_sandbox.lease import ResourceLease, new_mark
 
@@ -112,10 +112,9 @@ class CommandProgram:
                 await process.close(grace_s=0)
             if process.returncode != 0:
                 tail = process.last_words[-_TOLD_CHARS:] or "it wrote nothing to stderr"
-                last_error = find_last_error(process.last_words)
                 raise ProgramEnded(
                     f"{self.words[0]} ended with exit code {process.returncode}: {tail}",
-                    lines=(str(process.returncode), *([last_error] if last_error else ())),
+                    lines=name_end(process.returncode or 0, process.last_words),
                 )
             return written.decode(errors="replace")
         finally:

@@ -25,6 +25,9 @@ def preload():
 
     os.environ.setdefault("HOME", os.path.expanduser("~"))
     os.environ["PATH"] = f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ['PATH']}"
+    # Servers of tools are started as modules; the user's folders follow the kind in our words.
+    if folders := sys.argv[2:]:
+        os.environ["PYTHONPATH"] = os.pathsep.join(folders)
 
 
 def ask(params):
