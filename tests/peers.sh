@@ -17,9 +17,18 @@ build() {
     # What benchmarks/web.py is beside.
     browsergym) venv "$place" browsergym-core==0.14.3 browsergym-miniwob==0.14.3 ;;
     gem) venv "$place" gem-llm==0.1.0 ;;
+    # Inspect speaks to an endpoint by a client that it does not ask for.
+    inspect) venv "$place" inspect-ai==0.3.285 openai==2.54.0 ;;
     openenv) venv "$place" openenv-core==0.3.0 ;;
     # A release that another distribution goes on with; its dependencies are those of the older one.
     openenv_next) $pip --no-deps --target "$place.partial" openenv==0.10.0 ;;
+    # What the programs of verifiers' own harnesses are run by, and all that they import: 29 MB, so
+    # that no test needs the network.
+    uv)
+        $pip --no-deps --target "$place.partial" uv==0.13.9
+        $python -m pip download --quiet --disable-pip-version-check --no-deps \
+            --only-binary=:all: --dest "$place.partial/wheels" -r tests/uv-requirements.txt
+        ;;
     verifiers) venv "$place" verifiers==0.4.0 ;;
     vllm) vllm "$place" ;;
     # Not into our venv: the schemas of ATIF and of tasks, and how a reward file is read, of a
@@ -92,8 +101,8 @@ vllm() {
     trap - ERR
 }
 
-all="gem harbor math_verify openenv openenv_next pyarrow renderers smollm2 torchao trl_templates"
-all+=" verifiers vllm"
+all="gem harbor inspect math_verify openenv openenv_next pyarrow renderers smollm2 torchao trl_templates"
+all+=" uv verifiers vllm"
 for name in "${@:-$all}"; do
     for one in $name; do
         build "$one"

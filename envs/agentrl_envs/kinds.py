@@ -43,6 +43,14 @@ KINDS = (
         recogniser="agentrl_envs.kinds:is_task_folder",
     ),
     EnvKind(
+        name="inspect",
+        entry_point="agentrl_envs.adapters.inspect_tasks:InspectEnv",
+        keyword="task",
+        description="a task of Inspect: path/to/tasks.py@task or package/task",
+        needs=("agentrl_envs.needs:missing_gateway",),
+        recogniser="agentrl_envs.kinds:is_inspect_task",
+    ),
+    EnvKind(
         name="openenv",
         entry_point="agentrl_envs.adapters.openenv:OpenEnvEnv",
         keyword="url",
@@ -62,8 +70,8 @@ KINDS = (
         name="verifiers",
         entry_point="agentrl_envs.adapters.verifiers:VerifiersEnv",
         keyword="taskset",
-        description="a taskset of verifiers, by its id; needs python=...",
-        needs=("agentrl_envs.needs:missing_interpreter",),
+        description="an environment of verifiers, by its id",
+        needs=("agentrl_envs.needs:missing_gateway",),
     ),
 )
 
@@ -88,6 +96,12 @@ def is_task_folder(what: str) -> bool:
     """Return whether this is a folder of a task in Harbor's format, or of several."""
     folder = Path(what)
     return (folder / "task.toml").is_file() or any(folder.glob("*/task.toml"))
+
+
+def is_inspect_task(what: str) -> bool:
+    """Return whether this names a task in a file of Inspect's."""
+    file, at, _ = what.partition("@")
+    return bool(at) and file.endswith(".py")
 
 
 def is_trl_class(what: str) -> bool:

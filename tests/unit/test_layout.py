@@ -60,7 +60,7 @@ BROUGHT_BY = {
     "typing_extensions": "pydantic",
 }
 """Modules of dependencies of what we ask for, by what brings them."""
-HOSTED = frozenset({"browsergym", "gem", "verifiers", "websockets"})
+HOSTED = frozenset({"browsergym", "gem", "inspect_ai", "openai", "verifiers", "websockets"})
 """Modules of packages that are imported in their own venv, whose environments we play."""
 
 

@@ -44,6 +44,19 @@ class ForeignEpisode:
             raise RuntimeError(NOT_RUNNING)
         return await self._host.ask(method, params, timeout_s=self.timeout_s, session=self._session)
 
+    async def ask_at_leisure(
+        self, method: str, params: Mapping[str, Any], *, grace_s: float
+    ) -> Any:
+        """Return the answer of a process that waits for others, without a deadline of its own.
+
+        Cancelled, its process is told to end, and killed after `grace_s`.
+        """
+        if self._host is None:
+            raise RuntimeError(NOT_RUNNING)
+        return await self._host.ask(
+            method, params, timeout_s=None, session=self._session, grace_s=grace_s
+        )
+
     async def fork(self) -> Self:
         """Return a copy of the episode: its process, forked."""
         if self._host is None:

@@ -21,7 +21,7 @@ HOSTED = Path(__file__).parent / "hosted"
 ANSWER_LIMITS = JsonLimits(text_bytes=2**26, values=300_000)
 """Of what an environment answers: an image in base64, or as many numbers as a small one has."""
 _NUMBERED = re.compile(rb'\{"id": (\d{1,15}),')
-Kind = Literal["gem", "gymnasium", "math", "openenv", "reasoning", "verifiers"]
+Kind = Literal["gem", "gymnasium", "inspect", "math", "openenv", "reasoning", "verifiers"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,12 +117,19 @@ class LibraryHost:
         return next(self._sessions)
 
     async def ask(
-        self, method: str, params: Mapping[str, Any], *, timeout_s: float, session: int
+        self,
+        method: str,
+        params: Mapping[str, Any],
+        *,
+        timeout_s: float | None,
+        session: int,
+        grace_s: float = 0.0,
     ) -> Any:
         """Return the library's answer.
 
         Raises `EnvError` for what it raised, for a missed deadline and for a host that is gone. A
-        session that misses a deadline, or whose caller is cancelled, is killed.
+        session that misses a deadline, or whose caller is cancelled, is killed, `grace_s` after it
+        was told to end.
         """
         number = next(self._numbers)
         answer = self._expect(number)
@@ -133,11 +140,9 @@ class LibraryHost:
                 return await answer
         except TimeoutError as error:
             await self.kill(session)
-            raise EnvError(
-                f"{self._place.kind}: {method} took more than {timeout_s:g} s"
-            ) from error
+            raise EnvError(f"{self._place.kind}: {method} took more than {timeout_s} s") from error
         except asyncio.CancelledError:
-            await self.kill(session)
+            await self._end(session, grace_s)
             raise
         except HostError as error:
             raise EnvError(f"{self._place.kind}: {method}: {error}") from error
@@ -148,6 +153,20 @@ class LibraryHost:
         """End an episode's process at once, whatever it does."""
         with contextlib.suppress(HostError):
             await self._tell({"session": session, "method": "kill"})
+
+    async def _end(self, session: int, grace_s: float) -> None:
+        """Tell an episode's process to end, and kill it if it does not end in time."""
+        if grace_s > 0:
+            # Its answer is gone with the request that was cancelled; this one says that it ended.
+            number = next(self._numbers)
+            gone = self._expect(number)
+            with contextlib.suppress(HostError, TimeoutError):
+                await self._tell({"session": session, "method": "end"})
+                await self._tell({"id": number, "session": session, "method": "alive"})
+                async with asyncio.timeout(grace_s):
+                    await gone
+            self._waiting.pop(number, None)
+        await self.kill(session)
 
     async def close(self) -> None:
         """End the host and every episode. Idempotent."""

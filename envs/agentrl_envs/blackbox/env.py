@@ -30,8 +30,8 @@ TaskSource = Callable[[Split, int], Iterable[Task]]
 _END_S = 5.0
 
 
-class BlackBoxEnv(BaseEnv):
-    """Runs an agent program for every episode and answers its requests with the policy.
+class ProgramEnv(BaseEnv):
+    """Runs a program for every episode and answers its requests with the policy.
 
     A turn is one request. A request that goes on with a conversation the program has had, whichever
     and however long ago, goes on in its context, token by token what was sampled; any other begins
@@ -40,51 +40,21 @@ class BlackBoxEnv(BaseEnv):
     scored. One that ends with an error that the policy brought about (`policy_errors`) is paid for
     that, 0 as a rule; one that fails for any other reason is a failure, never a reward. What a
     request says of the run's sampling (`temperature`) is refused by name, or ignored by name. A
-    call that it requires is begun for the policy. Tasks are put into the split they were asked for.
+    call that it requires is begun for the policy. A subclass says what the tasks are, and what a
+    result is worth.
     """
 
     def __init__(
         self,
+        program: AgentProgram,
         *,
-        tasks: str | TaskSource,
-        score: str | Score,
-        agent: str | Agent | None = None,
-        command: Sequence[str] | None = None,
-        pass_env: Sequence[str] = (),
         policy_errors: PolicyErrors | None = None,
         ignore_fields: Sequence[str] = (),
     ) -> None:
-        """Choose a program; nothing is started.
-
-        Args:
-            tasks: A function of a split and a seed that yields tasks, or its name,
-                `module:function`.
-            score: A function of the task and the program's result, or its name.
-            agent: The program as a function of the task and a `ProgramEndpoint`, or its name;
-                its result is what it returns.
-            command: The program as words of a command line, in which `{prompt}`, `{task_id}` and
-                `{seed}` stand for the task's; its result is what it writes to stdout.
-            pass_env: Names of our variables that the command gets.
-            policy_errors: Rewards of ends that are the policy's doing, by the exception's qualified
-                name or the exit code; added to those that are known, which pay 0.
-            ignore_fields: Names of fields of requests that are not honoured and shall not be
-                refused either, such as `temperature`.
-        """
-        if (agent is None) == (command is None):
-            raise ConfigError(
-                "give either agent (a function) or command (the words of a command line)"
-            )
+        """See `BlackBoxEnv`; nothing is started."""
         if isinstance(ignore_fields, str):
             raise ConfigError(f"ignore_fields must be a list of names, got {ignore_fields!r}")
-        if command is not None and (isinstance(command, str) or not command):
-            raise ConfigError(f"command must be a list of words, got {command!r}")
-        self._tasks = _resolve(tasks)
-        self._score = _resolve(score)
-        self._program: AgentProgram = (
-            FunctionProgram(_resolve(agent))
-            if agent is not None
-            else CommandProgram(words=tuple(command or ()), pass_env=tuple(pass_env))
-        )
+        self._program = program
         self._policy_errors = check_errors(policy_errors or {})
         self._ignored = tuple(ignore_fields)
         self._own: GatewayServer | None = None
@@ -94,9 +64,9 @@ class BlackBoxEnv(BaseEnv):
         self._task: Task | None = None
         self._question: GatewayRequest | None = None
 
-    def tasks(self, split: Split, *, seed: int = 0) -> Iterator[Task]:
-        for task in self._tasks(split, seed):
-            yield task if task.split == split else replace(task, split=split)
+    def score_result(self, task: Task, result: Any) -> Judged | Awaitable[Judged]:
+        """Return what a program's result is worth."""
+        raise NotImplementedError
 
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
@@ -133,7 +103,7 @@ class BlackBoxEnv(BaseEnv):
     async def _score_end(self, task: Task, ended: asyncio.Task[Any]) -> tuple[float, Info]:
         """Return the reward of a program's end; raise its error where it failed by itself."""
         if (error := ended.exception()) is None:
-            return await compute_reward(self._score, task, ended.result())
+            return await compute_reward(self.score_result, task, ended.result())
         if (outcome := find_policy_error(error, self._policy_errors)) is None:
             raise error
         line, reward = outcome
@@ -185,6 +155,63 @@ class BlackBoxEnv(BaseEnv):
         finally:
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
+
+
+class BlackBoxEnv(ProgramEnv):
+    """A program of the user's as an environment, with tasks and a score from functions.
+
+    Tasks are put into the split they were asked for.
+    """
+
+    def __init__(
+        self,
+        *,
+        tasks: str | TaskSource,
+        score: str | Score,
+        agent: str | Agent | None = None,
+        command: Sequence[str] | None = None,
+        pass_env: Sequence[str] = (),
+        policy_errors: PolicyErrors | None = None,
+        ignore_fields: Sequence[str] = (),
+    ) -> None:
+        """Choose a program; nothing is started.
+
+        Args:
+            tasks: A function of a split and a seed that yields tasks, or its name,
+                `module:function`.
+            score: A function of the task and the program's result, or its name.
+            agent: The program as a function of the task and a `ProgramEndpoint`, or its name;
+                its result is what it returns.
+            command: The program as words of a command line, in which `{prompt}`, `{task_id}` and
+                `{seed}` stand for the task's; its result is what it writes to stdout.
+            pass_env: Names of our variables that the command gets.
+            policy_errors: Rewards of ends that are the policy's doing, by the exception's qualified
+                name or the exit code; added to those that are known, which pay 0.
+            ignore_fields: Names of fields of requests that are not honoured and shall not be
+                refused either, such as `temperature`.
+        """
+        if (agent is None) == (command is None):
+            raise ConfigError(
+                "give either agent (a function) or command (the words of a command line)"
+            )
+        if command is not None and (isinstance(command, str) or not command):
+            raise ConfigError(f"command must be a list of words, got {command!r}")
+        self._tasks = _resolve(tasks)
+        self._score = _resolve(score)
+        super().__init__(
+            FunctionProgram(_resolve(agent))
+            if agent is not None
+            else CommandProgram(words=tuple(command or ()), pass_env=tuple(pass_env)),
+            policy_errors=policy_errors,
+            ignore_fields=ignore_fields,
+        )
+
+    def tasks(self, split: Split, *, seed: int = 0) -> Iterator[Task]:
+        for task in self._tasks(split, seed):
+            yield task if task.split == split else replace(task, split=split)
+
+    def score_result(self, task: Task, result: Any) -> Judged | Awaitable[Judged]:
+        return self._score(task, result)
 
 
 def _build_observation(question: GatewayRequest) -> Observation:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from agentrl.errors import ConfigError, EnvError
@@ -49,12 +49,11 @@ _FRAME = re.compile(r'^ +File "[^"\n]*", line \d+', re.MULTILINE)
 
 
 class ProgramEnded(EnvError):
-    """A command ended with another exit code than 0."""
+    """A program in a process of its own ended badly; `lines` say what the end is called."""
 
-    def __init__(self, message: str, *, code: int, stderr: str) -> None:
+    def __init__(self, message: str, *, lines: Sequence[str]) -> None:
         super().__init__(message)
-        self.code = code
-        self.stderr = stderr
+        self.lines = tuple(lines)
 
 
 def check_errors(given: PolicyErrors) -> PolicyErrors:
@@ -87,12 +86,16 @@ def find_policy_error(error: BaseException, known: PolicyErrors) -> tuple[str, f
 def list_error_lines(error: BaseException) -> Iterator[str]:
     """Yield what an error is called, as the last line of a traceback says it."""
     if isinstance(error, ProgramEnded):
-        yield str(error.code)
-        if (line := find_last_error(error.stderr)) is not None:
-            yield line
+        yield from error.lines
         return
     for kind in type(error).__mro__:
         yield f"{kind.__module__}.{kind.__qualname__}: {error}"
+
+
+def name_end(code: int, stderr: str) -> tuple[str, ...]:
+    """Return what a command's end is called: its exit code, and the last error of its stderr."""
+    line = find_last_error(stderr)
+    return (str(code),) if line is None else (str(code), line)
 
 
 def find_last_error(stderr: str) -> str | None:

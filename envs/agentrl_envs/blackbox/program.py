@@ -13,7 +13,7 @@ from agentrl.errors import ConfigError, EnvError
 from agentrl.gateway.server import MODEL, GatewayAddress
 from agentrl.runtime.threads import convert_exit, run_in_thread
 from agentrl.task import Task
-from agentrl_envs.blackbox.policy_errors import ProgramEnded
+from agentrl_envs.blackbox.policy_errors import ProgramEnded, name_end
 from agentrl_sandbox.host_process import HostProcess
 from agentrl_sandbox.lease import ResourceLease, new_mark
 
@@ -114,8 +114,7 @@ class CommandProgram:
                 tail = process.last_words[-_TOLD_CHARS:] or "it wrote nothing to stderr"
                 raise ProgramEnded(
                     f"{self.words[0]} ended with exit code {process.returncode}: {tail}",
-                    code=process.returncode or 0,
-                    stderr=process.last_words,
+                    lines=name_end(process.returncode or 0, process.last_words),
                 )
             return written.decode(errors="replace")
         finally:

@@ -27,6 +27,7 @@ from agentrl_envs.blackbox.policy_errors import (
     check_errors,
     find_last_error,
     find_policy_error,
+    name_end,
 )
 from benchmarks.letters import LetterChat
 from tests.support.said_turns import saying
@@ -75,7 +76,7 @@ FAILURES = {
 
 
 def ended(stderr: str, code: int = 1) -> ProgramEnded:
-    return ProgramEnded("ended", code=code, stderr=stderr)
+    return ProgramEnded("ended", lines=name_end(code, stderr))
 
 
 @pytest.mark.parametrize("end", OUTCOMES)

@@ -6,6 +6,7 @@ hangs can be killed, and a world is copied by forking its process. One thread, a
     -> {"id": 1, "session": 7, "method": "open", "params": {...}}
     <- {"id": 1, "result": ...}             or {"id": 1, "error": "ValueError: ..."}
     -> {"id": 2, "session": 8, "method": "fork", "params": {"of": 7}}
+    -> {"session": 7, "method": "end"}      it may clean up, and has to be killed if it does not end
     -> {"session": 7, "method": "kill"}
     <- {"session": 7, "gone": "killed by signal 9"}
 
@@ -106,9 +107,9 @@ class HostServer:
                 self.spawn(session, message)
             elif method == "fork":
                 self.fork(session, message)
-            elif method == "kill":
+            elif method in ("end", "kill"):
                 if child is not None:
-                    self.kill(child)
+                    self.kill(child, signal.SIGTERM if method == "end" else signal.SIGKILL)
             elif method == "ask":
                 self.say({"id": message["id"], "result": self.kind.ask(message["params"])})
             elif child is None:
@@ -146,13 +147,13 @@ class HostServer:
         self.children[child.session] = child
         self.selector.register(child.channel, selectors.EVENT_READ, child)
 
-    def kill(self, child: EpisodeProcess) -> None:
+    def kill(self, child: EpisodeProcess, with_signal: signal.Signals) -> None:
         if child.pid is None:
             # It has not begun, and ends when it does.
             child.channel.shutdown(socket.SHUT_RDWR)
         else:
             # It still holds its channel, so the pid is still its own.
-            os.kill(child.pid, signal.SIGKILL)
+            os.kill(child.pid, with_signal)
 
     def hear(self, child: EpisodeProcess) -> None:
         try:
@@ -192,6 +193,7 @@ def serve(world_of: Any, channel: socket.socket, others: list[socket.socket]) ->
     try:
         for other in others:
             other.close()
+        signal.signal(signal.SIGTERM, interrupt)
         # The host's stdin is not ours to read.
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         HostedEpisode(world_of, channel).run()
@@ -201,6 +203,11 @@ def serve(world_of: Any, channel: socket.socket, others: list[socket.socket]) ->
     finally:
         sys.stderr.flush()
         os._exit(code)
+
+
+def interrupt(*_: Any) -> NoReturn:
+    """End as by Ctrl-C: what runs may remove what it has made."""
+    raise KeyboardInterrupt
 
 
 class HostedEpisode:

@@ -1,258 +1,333 @@
-"""verifiers: the tasks of a taskset, and their rewards for a finished conversation."""
+"""verifiers: environments as they are, each task played against a gateway and paid as they pay."""
 
 # The library is in another venv, so a type checker cannot see it from here.
 # pyright: basic, reportMissingImports=false
 
 import asyncio
 import inspect
+import os
+import shutil
+import socket
 import sys
-from functools import cache
 from itertools import islice
+from urllib.parse import urlsplit
+
+KEY_VARIABLE = "AGENTRL_GATEWAY_API_KEY"
+"""Holds the gateway's key; verifiers hands no variable with API_KEY in its name to a harness."""
+HOSTED_RUNTIMES = ("prime", "modal", "e2b")
+LOCAL_RUNTIMES = ("subprocess", "docker", "podman", "apptainer")
+CONNECT_S = 5.0
 
 
 def preload():
-    """Import the library."""
+    """Import the library, and let programs beside its interpreter be found."""
     import verifiers.v1  # noqa: F401
 
-
-def load_taskset(params):
-    """Return a taskset."""
-    from verifiers.v1.configs.taskset import TasksetConfig
-    from verifiers.v1.utils.generic import concrete_type
-    from verifiers.v1.utils.loaders import taskset_class
-
-    kind = taskset_class(params["taskset"])
-    config = concrete_type(kind, TasksetConfig) or TasksetConfig
-    return kind(config(**{"id": params["taskset"], **params["config"]}))
+    os.environ.setdefault("HOME", os.path.expanduser("~"))
+    os.environ["PATH"] = f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ['PATH']}"
+    # Servers of tools are started as modules; the user's folders follow the kind in our words.
+    if folders := sys.argv[2:]:
+        os.environ["PYTHONPATH"] = os.pathsep.join(folders)
 
 
 def ask(params):
-    """Return the first tasks, as data; raises for a taskset that cannot be played here."""
-    refuse(find_package_obstacles(params["taskset"]))
-    taskset = load_taskset(params)
-    refuse(find_taskset_obstacles(taskset))
-    rows = []
-    for task in islice(taskset, params["size"]):
-        refuse(find_task_obstacles(task, taskset))
-        data = task.data
-        prompt = data.prompt
-        if not isinstance(prompt, str):
-            prompt = [{"role": m.role, "content": read_text(m)} for m in prompt]
-        row = data.model_dump(mode="json", exclude_none=True)
-        rows.append({"key": task.key, "system": data.system_prompt, "prompt": prompt, "data": row})
-    if rows:
-        probe(rows[0], params)
+    """Return the first tasks; raises for an environment that cannot be played here."""
+    env = load_env(params)
+    obstacles = [*find_obstacles(env.config), *find_task_obstacles(env, params["runtime"])]
+    if obstacles:
+        raise ValueError(f"{params['taskset']} cannot be played here: {'; '.join(obstacles)}")
+    rows = [describe_task(task) for task in islice(env.taskset, params["size"])]
+    if not rows:
+        raise ValueError(f"{params['taskset']} has no tasks")
     return rows
 
 
-PLAIN_DATA = {"idx", "id", "name", "description", "prompt", "system_prompt"}
-"""Fields of every task's data that need nothing but a conversation."""
-KNOWN_PARTS = {
-    *("task", "messages", "assistant_messages", "tool_messages", "last_message", "last_reply"),
-    *("transcript", "num_turns", "num_branches", "root_reply", "metrics", "rewards", "reward"),
-    *("record_metric", "record_metrics", "info", "state", "stop_condition", "is_completed", "ok"),
-    *("is_timeout", "errors", "last_error", "has_error"),
-}
-"""Parts of a trace that are here what they are in verifiers: what was said, and how it ended."""
+# -- the environment and its roles ----------------------------------------------------------------
 
 
-def refuse(obstacles):
-    """Raise `ValueError` where there is a reason why a reward would not be what verifiers pays."""
-    if obstacles:
+def load_env(params):
+    """Return the environment of a taskset, each role of it in a runtime of this machine."""
+    import verifiers.v1 as vf
+
+    settings = params["config"]
+    block = {**settings, "taskset": {**settings.get("taskset", {}), "id": params["taskset"]}}
+    config = vf.resolve_env_config(block)
+    task = vf.task_type(params["taskset"])
+    hooks = find_runtime_hooks(task)
+    roles = {}
+    for name, harness in config.agent_harnesses().items():
+        role = getattr(config, name)
+        runs = [f"harness {harness.id}"] if vf.load_harness(harness).EXECUTES_CODE else []
+        kind = choose_runtime(name, role.runtime.type, params["runtime"], [*runs, *hooks])
+        if kind != role.runtime.type:
+            patch = {"runtime": {"type": kind}}
+            roles[name] = type(role).model_validate({**role.model_dump(), **patch})
+    choose_role(read_roles(config), params["role"])
+    return vf.load_environment(config.model_copy(update=roles))
+
+
+def choose_runtime(role, configured, asked, runs):
+    """Return where a role's harness runs; raises where that cannot be here or is left open.
+
+    `runs` names what runs what the policy wrote; what is nowhere said to be run may run anywhere.
+    """
+    if configured in HOSTED_RUNTIMES and configured != "prime":
         raise ValueError(
-            f"{'; '.join(obstacles)}. Only single text answers are supported here, so the reward "
-            "would differ; run this environment with verifiers itself (see docs/adapters.md)"
+            f"the role {role} runs in {configured}, which is hosted elsewhere; choose one of "
+            f"{', '.join(LOCAL_RUNTIMES)}"
         )
+    if configured != "prime":
+        return configured
+    if asked:
+        return asked
+    if runs:
+        raise ValueError(
+            f"the role {role} runs commands ({', '.join(runs)}), by default in prime, which is "
+            "hosted elsewhere; set runtime: docker (or podman, apptainer) for a container, or "
+            "runtime: subprocess to run what the policy writes on this machine, with your rights"
+        )
+    return "subprocess"
 
 
-def find_package_obstacles(name):
-    """Return why a taskset's package is more than a taskset."""
-    from verifiers.v1.envs.single_agent import SingleAgentEnv
-    from verifiers.v1.harness import Harness
-    from verifiers.v1.taskset import Taskset
-    from verifiers.v1.utils.loaders import environment_class, import_taskset
+def find_runtime_hooks(task):
+    """Return the hooks of a kind of task that work in its runtime."""
+    import verifiers.v1 as vf
 
-    module = import_taskset(name)
-    exported = [getattr(module, part, None) for part in getattr(module, "__all__", ())]
-    kinds = [part for part in exported if isinstance(part, type)]
-    obstacles = [
-        f"{name} brings a harness of its own, {kind.__name__}"
-        for kind in kinds
-        if issubclass(kind, Harness)
-    ]
-    if not any(issubclass(kind, Taskset) for kind in kinds):
-        return obstacles or [f"{name} has no taskset"]
-    env = environment_class(name)
-    if env is not SingleAgentEnv:
-        obstacles.append(f"{name} is played by an environment of its own, {env.__name__}")
-    return obstacles
-
-
-def find_taskset_obstacles(taskset):
-    """Return why a taskset's kind of task is more than a question, an answer and its rewards."""
-    from verifiers.v1.state import State
-    from verifiers.v1.task import Task
-    from verifiers.v1.taskset import Taskset
-    from verifiers.v1.utils.generic import concrete_type
-
-    kind, task = type(taskset), type(taskset).task_type()
-    obstacles = [
-        f"{kind.__name__} has its own {name}"
-        for name in find_overridden(kind, Taskset, {"load", "INFINITE", "__init__"})
-    ]
-    marked = {"intercept": "rewrites messages", "stop": "decides when to stop"}
-    obstacles += [
-        f"{task.__name__}.{name} {does}"
-        for mark, does in marked.items()
-        for name in find_decorated(task, mark)
-    ]
-    obstacles += [
-        f"{task.__name__} has its own {name}"
-        # `validate` is for authors, and is not called when a task is played.
-        for name in find_overridden(task, Task, {"key", "hash", "validate"})
-    ]
-    state = concrete_type(task, State)
-    if state not in (None, State):
-        obstacles.append(f"{task.__name__} keeps a state of its own, {state.__name__}")
-    return obstacles
-
-
-def find_overridden(kind, base, harmless):
-    """Return the members of `base` that a class overrides, but for `harmless`."""
-    parents = kind.__mro__[: kind.__mro__.index(base)]
-    members = {name for parent in parents for name in vars(parent)}
-    base_members = {name for name in vars(base) if name[0] != "_"} | {"__init__", "__iter__"}
-    return sorted(members & base_members - harmless)
-
-
-def find_decorated(kind, mark):
-    """Return the names of the functions of a class that verifiers' decorator `mark` has marked."""
+    marks = ("reward", "metric", "stop", "intercept")
+    marked = {
+        name
+        for parent in task.__mro__
+        for name, value in vars(parent).items()
+        if callable(value) and any(hasattr(value, mark) for mark in marks)
+    }
+    own = {
+        name for name in ("setup", "finalize") if getattr(task, name) is not getattr(vf.Task, name)
+    }
     return sorted(
-        {
-            name
-            for parent in kind.__mro__
-            for name, value in vars(parent).items()
-            if callable(value) and hasattr(value, mark)
-        }
+        f"{task.__name__}.{name}"
+        for name in marked | own
+        if "runtime" in inspect.signature(getattr(task, name)).parameters
     )
 
 
-def find_task_obstacles(task, taskset):
-    """Return why one task is more than a question, an answer and its rewards."""
-    from verifiers.v1.task import TaskData
+def read_roles(config):
+    """Return, by role, whether it has a model of its own."""
+    import verifiers.v1 as vf
 
-    kind, data = type(task).__name__, task.data
-    obstacles = []
-    if type(task) is not type(taskset).task_type():
-        obstacles.append(f"{kind} is not the kind of task that its taskset declares")
-    if data.prompt is None:
-        obstacles.append(f"{kind} lets a user begin")
-    for name, field in TaskData.model_fields.items():
-        usual = field.get_default(call_default_factory=True)
-        if name not in PLAIN_DATA and getattr(data, name) != usual:
-            obstacles.append(f"{kind} sets {name}")
-    rewards, metrics = task.hooks("reward"), task.hooks("metric")
-    if not rewards:
-        obstacles.append(f"{kind} has no reward")
-    obstacles += [
-        f"{kind}'s {function.__name__} is computed in a runtime"
-        for function in (*rewards, *metrics)
-        # Optional or not: verifiers would hand one over.
-        if "runtime" in inspect.signature(function).parameters
-    ]
-    obstacles += [f"{kind} is stopped by {function.__name__}" for function in task.hooks("stop")]
-    if task.config.judges:
-        obstacles.append(f"{kind} is scored by a model")
-    if task.config != taskset.config.task or {*vars(task)} != {"data", "config"}:
-        obstacles.append(f"{kind} holds more than its data and its taskset's config")
-    elif type(data).model_validate(data.model_dump(mode="json", exclude_none=True)) != data:
-        obstacles.append(f"{kind}'s data is not the same after JSON")
-    return obstacles
+    return {
+        name: role.client is not None for name, role in config if isinstance(role, vf.AgentConfig)
+    }
 
 
-def probe(row, params):
-    """Score one answer, so that a reward that cannot be computed here is told before a run."""
-    prompt = row["prompt"]
-    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-    rows = [{"message": message, "sampled": False} for message in messages]
-    rows.append({"message": {"role": "assistant", "content": "probe"}, "sampled": True})
-    try:
-        TasksetScoring({**params, "data": row["data"]}).score(rows)
-    except Exception as error:
-        cause = error.__cause__ or error
+def choose_role(roles, asked):
+    """Return the role that the policy plays, the one whose trace is paid; raises if there is none.
+
+    `roles` says which have a model of their own: every other would ask the policy too, and be
+    trained with a reward that is not its own.
+    """
+    if asked and asked not in roles:
+        raise ValueError(f"there is no role {asked!r}; the roles are {', '.join(roles)}")
+    open_roles = [name for name, has_model in roles.items() if not has_model]
+    if asked and asked not in open_roles:
+        raise ValueError(f"the role {asked} has a model of its own; remove its client")
+    if not open_roles:
+        raise ValueError("every role has a model of its own; remove the client of one")
+    if len(open_roles) > 1:
+        others = [name for name in open_roles if name != (asked or open_roles[0])]
         raise ValueError(
-            f"the rewards of {params['taskset']} cannot be computed from an answer alone: "
-            f"{type(cause).__name__}: {cause}"
-        ) from error
+            f"the roles {', '.join(open_roles)} would all be the policy, but each has a reward of "
+            "its own and a trajectory has one; give the others a model (config: "
+            + "{"
+            + ", ".join(f"{name}: {{model: ..., client: {{base_url: ...}}}}" for name in others)
+            + "})"
+        )
+    return open_roles[0]
 
 
-def read_text(message):
-    """Return the text of a prompt's message; raises for one that is more than that."""
-    fields = message.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
-    if more := sorted({*fields} - {"role", "content"}):
-        refuse([f"a message of the prompt has {', '.join(more)}"])
-    content = message.content
-    if isinstance(content, str):
-        return content
-    if any(part.type != "text" for part in content):
-        refuse(["the prompt has other content than text"])
-    return "".join(part.text for part in content)
+# -- what is missing ------------------------------------------------------------------------------
 
 
-@cache
-def answer_trace():
-    """Return the kind of trace that raises where a reward reads what nobody has recorded."""
-    from verifiers.v1.trace import Trace
+def find_obstacles(config):
+    """Yield what an environment needs that is not here."""
+    import verifiers.v1 as vf
 
-    class AnswerTrace(Trace):
-        def __getattribute__(self, name):
-            reader = sys._getframe(1).f_globals.get("__name__", "")
-            ours = reader.partition(".")[0] in ("verifiers", "pydantic", __name__)
-            if ours or name.startswith("_") or name in KNOWN_PARTS:
-                return super().__getattribute__(name)
-            raise ValueError(f"a reward reads trace.{name}, which only verifiers itself records")
+    for name, harness in config.agent_harnesses().items():
+        loaded = vf.load_harness(harness)
+        runtime = getattr(config, name).runtime.type
+        if loaded.NEEDS_CONTAINER and runtime == "subprocess":
+            yield f"the harness {harness.id} needs a container; set runtime: docker"
+        if runtime != "subprocess" and shutil.which(runtime) is None:
+            yield f"the runtime {runtime} is not installed"
+        is_script = type(loaded).__module__.startswith("verifiers.v1.harnesses.")
+        if runtime == "subprocess" and is_script and not find_uv():
+            yield f"the harness {harness.id} is a script of uv, which is missing: pip install uv"
+    for where, client in find_clients(config, "config"):
+        variable = client.api_key_var
+        is_local = is_loopback(client.base_url)
+        if not is_local and not os.environ.get(variable):
+            yield (
+                f"{where} asks a model at {client.base_url} with the key in {variable}, which is "
+                "not set; name it in pass_env, or configure another endpoint"
+            )
+        elif fault := find_connection_fault(client.base_url):
+            yield f"{where} asks a model at {client.base_url}, which cannot be reached: {fault}"
 
-    return AnswerTrace
+
+def find_task_obstacles(env, asked):
+    """Yield what tasks and their tool servers need that is not here."""
+    config, task = env.config, type(env.taskset).task_type()
+    kinds = {getattr(config, name).runtime.type for name in config.agent_harnesses()}
+    if task.NEEDS_CONTAINER and "subprocess" in kinds:
+        yield f"{task.__name__} needs a container; set runtime: docker"
+    toolsets = [*env.taskset.toolsets(config.taskset), *task.toolsets(config.taskset.task)]
+    for toolset in toolsets:
+        name, url = type(toolset).__name__, getattr(toolset.config, "url", None)
+        if url and (fault := find_connection_fault(url)):
+            yield f"the tools of {name} are at {url}, which cannot be reached: {fault}"
+        kind = getattr(getattr(toolset.config, "runtime", None), "type", "subprocess")
+        if not url and kind in HOSTED_RUNTIMES:
+            yield f"the tools of {name} run in {kind}, which is hosted elsewhere"
 
 
-class TasksetScoring:
-    """The scoring of one task."""
+def find_clients(config, where):
+    """Yield the endpoints of models that a config names, with the keys that lead to them."""
+    import verifiers.v1 as vf
+    from pydantic import BaseModel
+
+    if isinstance(config, vf.BaseClientConfig):
+        yield where, config
+        return
+    if isinstance(config, BaseModel):
+        for name, value in config:
+            yield from find_clients(value, f"{where}.{name}")
+    elif isinstance(config, list):
+        for at, value in enumerate(config):
+            yield from find_clients(value, f"{where}[{at}]")
+
+
+def find_uv():
+    """Return where uv is, as verifiers looks for it."""
+    places = f"{os.environ['HOME']}/.local/bin{os.pathsep}{os.environ['PATH']}"
+    return shutil.which("uv", path=places)
+
+
+def is_loopback(url):
+    """Return whether an address is of this machine."""
+    return urlsplit(url).hostname in ("localhost", "127.0.0.1", "::1")
+
+
+def find_connection_fault(url):
+    """Return why nobody listens at an address, or an empty text."""
+    parts = urlsplit(url)
+    try:
+        port = parts.port or (80 if parts.scheme == "http" else 443)
+        socket.create_connection((parts.hostname, port), timeout=CONNECT_S).close()
+    except (OSError, ValueError) as error:
+        return str(error) or type(error).__name__
+    return ""
+
+
+# -- tasks ----------------------------------------------------------------------------------------
+
+
+def describe_task(task):
+    """Return what is known of a task before it is played."""
+    data, prompt = task.data, task.data.prompt
+    if prompt is None:
+        named = data.name or data.id or task.key[:32]
+        prompt = f"{named}: the environment begins to speak"
+    turns = [("user", prompt)] if isinstance(prompt, str) else [(m.role, m.content) for m in prompt]
+    if data.system_prompt:
+        turns.insert(0, ("system", data.system_prompt))
+    messages = [{"role": role, "content": read_text(content)} for role, content in turns]
+    return {"id": task.key[:32], "messages": messages, "data": {"idx": data.idx, "key": task.key}}
+
+
+def read_text(content):
+    """Return a message's text, with a mark for every part that is none."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    return "".join(getattr(part, "text", None) or f"[{part.type}]" for part in content)
+
+
+def find_task(env, params):
+    """Return a task by its place; raises where the taskset has another one there now."""
+    (task,) = env.taskset.include(idx=[params["idx"]])
+    if task.key != params["key"]:
+        raise ValueError(
+            f"task {params['idx']} of {params['taskset']} is not the one that was listed: its "
+            "taskset does not load the same tasks twice, give it a seed"
+        )
+    return task
+
+
+# -- an episode -----------------------------------------------------------------------------------
+
+
+class VerifiersEpisode:
+    """One task of an environment, played by verifiers."""
 
     def __init__(self, params):
-        from verifiers.v1.task import Task
-        from verifiers.v1.utils.generic import concrete_type
+        self.env = load_env(params)
+        self.role = choose_role(read_roles(self.env.config), params["role"])
+        self.task = find_task(self.env, params)
 
-        taskset = load_taskset(params)
-        kind = concrete_type(type(taskset), Task)
-        self.task = kind(kind.data_type().model_validate(params["data"]), taskset.config.task)
+    def play(self, endpoint):
+        """Return what the task paid, or how it failed."""
+        os.environ.update(endpoint["environ"])
+        os.environ[KEY_VARIABLE] = endpoint["key"]
+        return asyncio.run(self._play(endpoint["url"], endpoint["model"]))
 
-    def score(self, messages):
-        """Return the reward of a conversation; each message says whether the policy sampled it."""
+    async def _play(self, url, model):
         import verifiers.v1 as vf
-        from verifiers.v1.graph import MessageNode
-        from verifiers.v1.trace import AgentInfo, TraceTask
 
-        task = self.task
-        nodes = [
-            MessageNode.model_validate(
-                {"parent": at - 1 if at else None, "message": m["message"], "sampled": m["sampled"]}
-            )
-            for at, m in enumerate(messages)
-        ]
-        trace = answer_trace()(
-            task=TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash),
-            agent=AgentInfo(config=vf.AgentConfig(), name="agentrl"),
-            nodes=nodes,
-            is_completed=True,
-            ok=True,
-            stop_condition="agent_completed",
-        )
-        asyncio.run(task.score(trace))
-        unscored = [name for name, reward in trace.rewards.items() if reward is None]
-        if unscored or not trace.rewards:
-            raise ValueError(f"the rewards {unscored} were not computed")
-        parts = {name: reward.value for name, reward in trace.rewards.items()}
-        return {"reward": trace.reward, "components": parts, "metrics": trace.metrics}
+        client = vf.EvalClientConfig(base_url=url, api_key_var=KEY_VARIABLE)
+        async with self.env.serving():
+            (slot,) = self.env.slots(self.task)
+            episode = await self.env.run_slot(slot, vf.ModelContext(model=model, client=client))
+        return read_episode(episode, self.role)
 
 
-EPISODE = TasksetScoring
+def read_episode(episode, role):
+    """Return the rewards of a role in a finished episode, or its failure: never a guess."""
+    if episode.errors:
+        return {"failure": describe(episode.errors[-1])}
+    for trace in episode.traces:
+        if not trace.ok:
+            return {
+                "failure": describe(trace.errors[-1]) if trace.errors else "its trace is not ok"
+            }
+        if trace.is_timeout:
+            return {"failure": f"TimeoutError: {trace.stop_condition}"}
+        if failed := [call.error for call in trace.calls if call.error is not None]:
+            return {"failure": describe(failed[-1])}
+    traces = [trace for trace in episode.traces if trace.agent.name == role]
+    if not episode.ok or not traces:
+        return {"failure": f"ValueError: the episode has no finished trace of {role}"}
+    paid = [read_rewards(trace.rewards) for trace in traces]
+    for one in paid:
+        if "failure" in one:
+            return one
+    if any(sum(one["rewards"].values()) != sum(paid[0]["rewards"].values()) for one in paid):
+        return {
+            "failure": f"ValueError: {role} played {len(paid)} times and was paid differently, but "
+            "a trajectory has one reward; configure the environment to let it play once"
+        }
+    return {**paid[0], "metrics": dict(traces[0].metrics), "stop": traces[0].stop_condition}
+
+
+def read_rewards(rewards):
+    """Return score x weight by name, or a failure for what was not computed."""
+    if not rewards:
+        return {"failure": "ValueError: the task has no reward"}
+    if missing := [name for name, reward in rewards.items() if reward is None]:
+        return {"failure": f"ValueError: the reward {', '.join(missing)} was not computed"}
+    return {"rewards": {name: reward.score * reward.weight for name, reward in rewards.items()}}
+
+
+def describe(error):
+    """Return a recorded error in a line."""
+    return f"{error.type}: {error.message}"[:2000]
+
+
+EPISODE = VerifiersEpisode

@@ -1,4 +1,4 @@
-"""Environments of GEM, OpenEnv and verifiers, played for real in their own venvs (`peers.sh`)."""
+"""Environments of GEM and OpenEnv, played for real in their own venvs (`peers.sh`)."""
 
 import asyncio
 import json
@@ -15,14 +15,12 @@ import pytest
 
 import agentrl
 from agentrl.env import Action
-from agentrl.errors import ConfigError, EnvError
+from agentrl.errors import EnvError
 from agentrl.message import ToolCall
 from agentrl.runtime.scope import run_scope
 from agentrl.testing import check_env
 from agentrl_envs.adapters.gem import GemEnv
-from agentrl_envs.adapters.host import HOSTED
 from agentrl_envs.adapters.openenv import OpenEnvEnv
-from agentrl_envs.adapters.verifiers import VerifiersEnv
 from tests.support.foreign_packages import BENCH, python_of
 from tests.support.ports import free_port
 
@@ -258,81 +256,3 @@ async def test_a_protocol_that_is_not_known_is_named(strange_url: str) -> None:
             with pytest.raises(EnvError, match=r"OpenEnv 0\.3 to 0\.10 are played"):
                 await env.reset(seed=1)
             await env.close()
-
-
-@pytest.mark.verifiers
-async def test_a_taskset_of_verifiers_is_scored_by_its_own_rewards() -> None:
-    def env(taskset: str = "words_taskset", **settings: Any) -> VerifiersEnv:
-        python = python_of("verifiers")
-        return VerifiersEnv(
-            taskset, python=python, path=[str(SUPPORT)], start_timeout_s=START_S, **LONG, **settings
-        )
-
-    async with run_scope():
-        words = env()
-        train, heldout = list(words.tasks("train")), list(words.tasks("heldout"))
-        assert len(train) + len(heldout) == 50
-        assert heldout
-        assert not {t.id for t in train} & {t.id for t in heldout}
-        task = train[3]
-        assert [m.role for m in task.messages] == ["system", "user"]
-        word = task.data["data"]["word"]
-        await words.reset(options={"task": task})
-        step = await words.step(agentrl.say(f"{word} {word}"))
-        assert step[1:4] == (1.5, True, False)
-        assert step[4]["reward_components"] == {"said_twice": 1.0, "short": 0.5}
-        assert step[4]["metrics"] == {"length": 2.0 * len(word) + 1}
-        await words.reset(options={"task": task})
-        assert (await words.step(agentrl.say("something else altogether")))[1] == 0.0
-        await words.close()
-        assert len(list(env(size=7).tasks("train"))) <= 7
-        with pytest.raises(ConfigError, match=r"computed in a runtime.*with verifiers itself"):
-            list(env("runtime_taskset").tasks("train"))
-        with pytest.raises(ConfigError, match="no_such_taskset"):
-            list(env("no_such_taskset").tasks("train"))
-
-
-SHAPES = {
-    "plain": 1,
-    "conversation": 1,
-    "begun": "Begun has its own setup",
-    "ended": "Ended has its own finalize",
-    "staged": "Staged has its own stage_verifier",
-    "scored": "Scored has its own score",
-    "withtools": "WithTools has its own toolsets",
-    "stopped": "Stopped.at_once decides when to stop",
-    "rewritten": "Rewritten.shout rewrites messages",
-    "ran": "Ran's passed is computed in a runtime",
-    "mayrun": "MayRun's right is computed in a runtime",
-    "terse": "reads trace.num_output_tokens, which only verifiers itself records",
-    "metered": "reads trace.calls, which only verifiers itself records",
-    "stateful": "Stateful keeps a state of its own, Kept",
-    "unpaid": "Unpaid has no reward",
-    "failing": "KeyError: 'no such thing'",
-    "laden": "Laden has its own __init__",
-    "user_begins": "Sum lets a user begin",
-    "pictures": "the prompt has other content than text",
-    "image": "Sum sets image",
-    "folder": "Sum sets workdir",
-    "offline": "Sum sets network_allow",
-    "collected": "Sum sets artifacts",
-    "own_env": "own_env is played by an environment of its own, OwnEnv",
-    "own_harness": "own_harness brings a harness of its own, OwnHarness",
-    "plugged": "Sum's extra is computed in a runtime",
-    "stopped_by_config": "Sum is stopped by extra",
-}
-
-
-@pytest.mark.verifiers
-def test_what_an_answer_alone_would_be_paid_wrongly_for_is_refused_by_name() -> None:
-    command = [python_of("verifiers"), str(SUPPORT / "verifiers_shapes.py")]
-    command += [str(HOSTED / "verifiers_kind.py")]
-    ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=START_S)
-    told = json.loads(ran.stdout)
-    assert {*told} == {*SHAPES}
-    wrong = {
-        name: told[name]
-        for name, words in SHAPES.items()
-        if (told[name] != words if isinstance(words, int) else words not in str(told[name]))
-    }
-    assert not wrong

@@ -1,0 +1,253 @@
+"""Inspect: tasks as they are, each sample evaluated against a gateway and paid as it is scored."""
+
+# The library is in another venv, so a type checker cannot see it from here.
+# pyright: basic, reportMissingImports=false
+
+import hashlib
+import importlib.util
+import math
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+GRADES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
+"""Inspect's own values of correct, partially correct, incorrect and no answer."""
+ENGINE_S = 30.0
+
+
+def preload():
+    """Import the library, and let programs beside its interpreter be found."""
+    import inspect_ai.hooks
+    import inspect_ai.model
+    import openai  # noqa: F401
+
+    os.environ.setdefault("HOME", os.path.expanduser("~"))
+    os.environ["PATH"] = f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ['PATH']}"
+
+    @inspect_ai.hooks.hooks(name="agentrl", description="Says which models a scorer asks.")
+    class ScorerWatch(inspect_ai.hooks.Hooks):
+        async def on_sample_scoring(self, data):
+            WATCHED["scoring"] = True
+
+        async def on_before_model_generate(self, data):
+            if WATCHED["scoring"]:
+                WATCHED["asked"].append(data.model_name)
+
+
+WATCHED = {"scoring": False, "asked": []}
+
+
+def ask(params):
+    """Return the samples as tasks; raises for a task that cannot be played here."""
+    task = load_task(params)
+    samples = list_samples(task)
+    if obstacles := sorted({*find_obstacles(task, samples)}):
+        raise ValueError(f"{params['task']} cannot be played here: {'; '.join(obstacles)}")
+    return [describe_sample(sample) for sample in samples[: params["size"]]]
+
+
+# -- tasks ----------------------------------------------------------------------------------------
+
+
+def load_task(params):
+    """Return the task of `path/to/tasks.py@name` or `package/name`."""
+    from inspect_ai import Task
+    from inspect_ai.util import registry_create
+
+    path, _, name = params["task"].partition("@")
+    if not path.endswith(".py"):
+        return registry_create("task", params["task"], **params["args"])
+    path = os.path.abspath(path)
+    # Where Inspect runs the tasks of a file, too.
+    os.chdir(os.path.dirname(path))
+    sys.path.insert(0, os.path.dirname(path))
+    spec = importlib.util.spec_from_file_location(os.path.basename(path)[:-3], path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    found = find_tasks(module)
+    if not name and len(found) == 1:
+        (name,) = found
+    if name not in found:
+        there = ", ".join(f"{params['task'].partition('@')[0]}@{one}" for one in found) or "none"
+        raise ValueError(f"{params['task']} names no task of the file; its tasks are {there}")
+    task = found[name](**params["args"])
+    if not isinstance(task, Task):
+        raise TypeError(f"{name} returned a {type(task).__name__}, not a Task")
+    return task
+
+
+def find_tasks(module):
+    """Return the functions of a module that `@task` has marked, by name."""
+    from inspect_ai.util import registry_info
+
+    found = {}
+    for name, value in vars(module).items():
+        try:
+            is_task = callable(value) and registry_info(value).type == "task"
+        except Exception:  # noqa: BLE001 - whatever it raises for what is not registered
+            continue
+        if is_task:
+            found[name] = value
+    return found
+
+
+def list_samples(task):
+    """Return the samples of a task, each with the id that Inspect gives one without."""
+    samples = list(task.dataset)
+    for at, sample in enumerate(samples):
+        if sample.id is None:
+            sample.id = at + 1
+    ids = [str(sample.id) for sample in samples]
+    if twice := sorted({id for id in ids if ids.count(id) > 1}):
+        raise ValueError(f"several samples have the id {twice[0]!r}")
+    if not samples:
+        raise ValueError("the task has no samples")
+    return samples
+
+
+def describe_sample(sample):
+    """Return what is known of a sample before it is played."""
+    told = sample.input
+    turns = [("user", told)] if isinstance(told, str) else [(m.role, m.text) for m in told]
+    messages = [{"role": role, "content": text} for role, text in turns if role != "tool"]
+    return {
+        "id": str(sample.id),
+        "messages": messages,
+        "data": {"sample": str(sample.id), "digest": digest_sample(sample)},
+    }
+
+
+def digest_sample(sample):
+    """Return a digest by which a sample is known again."""
+    return hashlib.sha256(sample.model_dump_json().encode()).hexdigest()[:16]
+
+
+def find_obstacles(task, samples):
+    """Yield what a task needs that is not here."""
+    specs = [task.sandbox, *(sample.sandbox for sample in samples)]
+    is_docker = any(spec is not None and spec.type == "docker" for spec in specs)
+    if is_docker and (fault := find_docker_fault()):
+        yield f"its sandbox is docker, and {fault}"
+    if task.scorer is None:
+        yield "it has no scorer"
+
+
+def find_docker_fault():
+    """Return why Inspect can start no containers, or an empty text."""
+    if shutil.which("docker") is None:
+        return "docker is not installed"
+    for command in (["docker", "info"], ["docker", "compose", "version"]):
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=ENGINE_S, check=False)
+        if ran.returncode:
+            return f"{' '.join(command)} fails: {ran.stderr.strip()[-300:]}"
+    return ""
+
+
+# -- an episode -----------------------------------------------------------------------------------
+
+
+class InspectEpisode:
+    """One sample of a task, evaluated by Inspect."""
+
+    def __init__(self, params):
+        self.params = params
+        self.task = load_task(params)
+        samples = {str(sample.id): sample for sample in list_samples(self.task)}
+        self.sample = samples.get(params["sample"])
+        if self.sample is None or digest_sample(self.sample) != params["digest"]:
+            raise ValueError(
+                f"sample {params['sample']} of {params['task']} is not the one that was listed: "
+                "its dataset is not the same twice, give it ids and a seed"
+            )
+
+    def play(self, endpoint):
+        """Return what the sample was scored with, or how it failed."""
+        from inspect_ai import eval as evaluate
+        from inspect_ai import task_with
+        from inspect_ai.dataset import MemoryDataset
+        from inspect_ai.model import get_model
+
+        os.environ.update(endpoint["environ"])
+        # Nobody's turn: a grader that is not configured must not be the policy.
+        grader = get_model("mockllm/model", custom_outputs=refuse_to_grade, memoize=False)
+        roles = {"grader": grader, **self.params["roles"]}
+        model = get_model(
+            f"openai-api/agentrl/{endpoint['model']}",
+            base_url=endpoint["url"],
+            api_key=endpoint["key"],
+            memoize=False,
+        )
+        with tempfile.TemporaryDirectory(prefix="agentrl-inspect-") as folder:
+            (log,) = evaluate(
+                task_with(self.task, dataset=MemoryDataset([self.sample])),
+                model=model,
+                model_roles=roles,
+                display="none",
+                log_dir=folder,
+                log_level="error",
+                log_realtime=False,
+                ctl_server=False,
+                epochs=1,
+                fail_on_error=True,
+                score=True,
+            )
+            # Its samples are read from the folder when they are asked for.
+            result = read_log(log, self.params["scorer"], self.params["key"])
+        if model.name in WATCHED["asked"]:
+            return {
+                "failure": "ValueError: the scorer asks the policy itself; give the grader a model "
+                "of its own"
+            }
+        return result
+
+
+def refuse_to_grade(*_):
+    """Refuse to grade: no model is configured for it."""
+    raise ValueError(
+        "the task is graded by a model, and none is configured; set roles: {grader: PROVIDER/MODEL}"
+    )
+
+
+def read_log(log, scorer, key):
+    """Return the reward of a log with one sample, or its failure: never a guess."""
+    if log.status != "success":
+        told = log.error.message if log.error else f"its status is {log.status}"
+        return {"failure": f"EvalError: {told}"[:2000]}
+    if len(log.samples or ()) != 1:
+        return {"failure": "ValueError: the log does not have one sample"}
+    (sample,) = log.samples
+    if sample.error is not None:
+        return {"failure": f"EvalError: {sample.error.message}"[:2000]}
+    if sample.limit is not None and sample.limit.type in ("time", "working"):
+        return {"failure": f"TimeoutError: the sample's limit on {sample.limit.type} was reached"}
+    scores = {name: score.value for name, score in (sample.scores or {}).items()}
+    return read_scores(scores, scorer, key)
+
+
+def read_scores(scores, scorer, key):
+    """Return the reward that scorers gave, or the failure where it is not clear."""
+    if not scores:
+        return {"failure": "ValueError: the sample has no score"}
+    if not scorer and len(scores) > 1:
+        return {"failure": f"ValueError: scored by {', '.join(scores)}; set scorer: to one of them"}
+    name = scorer or next(iter(scores))
+    if name not in scores:
+        return {"failure": f"ValueError: no scorer {name}; the scorers are {', '.join(scores)}"}
+    value = scores[name]
+    if isinstance(value, dict):
+        if key not in value:
+            keys = ", ".join(map(str, value))
+            return {"failure": f"ValueError: {name} gives {keys}; set key: to one of them"}
+        value = value[key]
+    elif key:
+        return {"failure": f"ValueError: {name} gives {value!r} and has no key {key}"}
+    reward = GRADES.get(value) if isinstance(value, str) else value
+    if not isinstance(reward, bool | int | float) or not math.isfinite(reward):
+        return {"failure": f"ValueError: {name} gives {value!r}, which is no reward"}
+    return {"rewards": {name: float(reward)}, "metrics": {}, "stop": None}
+
+
+EPISODE = InspectEpisode

@@ -1,0 +1,138 @@
+"""Tasks of a library that asks a model by itself, as an environment: its requests are the turns."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, cast
+
+from agentrl.authoring.tool_env import ScoredAnswer
+from agentrl.errors import ConfigError
+from agentrl.message import Message
+from agentrl.runtime.json_limits import JsonLimitError, JsonLimits, read_json
+from agentrl.runtime.threads import run_in_thread
+from agentrl.task import Split, Task, split_of
+from agentrl_envs.adapters.foreign_env import ForeignEpisode
+from agentrl_envs.adapters.host import Kind, LibraryLocation
+from agentrl_envs.blackbox.env import ProgramEnv
+from agentrl_envs.blackbox.policy_errors import PolicyErrors, ProgramEnded
+from agentrl_envs.blackbox.program import ProgramEndpoint
+from agentrl_sandbox.lease import ResourceLease, new_mark
+
+TASKS_LIMITS = JsonLimits(text_bytes=2**28, values=5_000_000)
+"""Of all tasks that are read of a library."""
+GRACE_S = 3.0
+"""Seconds in which a program that is ended may remove what it has made elsewhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostedProgram:
+    """A library that plays one task by itself, in a process forked from its host."""
+
+    location: LibraryLocation
+    settings: Mapping[str, Any]
+    open_timeout_s: float
+
+    async def run(self, task: Task, endpoint: ProgramEndpoint) -> Mapping[str, Any]:
+        """Return what the library says of the task; `ProgramEnded` where it failed at it."""
+        # What it starts carries the mark, so that it ends with it under whatever process group.
+        lease = ResourceLease.take("process", new_mark())
+        episode = ForeignEpisode(self.location, timeout_s=self.open_timeout_s)
+        asked = {
+            "url": endpoint.openai_url,
+            "key": endpoint.key,
+            "model": endpoint.model,
+            "environ": dict(lease.environ),
+        }
+        try:
+            await episode.open({**self.settings, **task.data})
+            result = await episode.ask_at_leisure("play", {"endpoint": asked}, grace_s=GRACE_S)
+        finally:
+            await episode.close()
+            await run_in_thread(lease.clear)
+        if (failure := result.get("failure")) is not None:
+            raise ProgramEnded(f"{self.location.kind}: {failure}", lines=(str(failure),))
+        return result
+
+
+class HostedProgramEnv(ProgramEnv):
+    """Tasks of a library that is given the gateway in the place of a model; it pays what it paid.
+
+    A program that fails for a reason of its own is a failure of its trajectory, never a reward.
+    """
+
+    def __init__(
+        self,
+        kind: Kind,
+        settings: Mapping[str, Any],
+        *,
+        python: str,
+        path: Sequence[str],
+        pass_env: Sequence[str],
+        size: int,
+        start_timeout_s: float,
+        policy_errors: PolicyErrors | None,
+        ignore_fields: Sequence[str],
+    ) -> None:
+        """`settings` are those of the kind; the first `size` tasks are read."""
+        self._location = LibraryLocation(
+            kind=kind,
+            python=python or sys.executable,
+            path=tuple(os.path.abspath(folder) for folder in path),
+            pass_env=tuple(pass_env),
+            start_timeout_s=start_timeout_s,
+        )
+        self._listing = json.dumps({**settings, "size": size}, sort_keys=True)
+        program = HostedProgram(
+            location=self._location, settings=settings, open_timeout_s=start_timeout_s
+        )
+        super().__init__(program, policy_errors=policy_errors, ignore_fields=ignore_fields)
+
+    def tasks(self, split: Split, *, seed: int = 0) -> Iterator[Task]:
+        """Yield the tasks of a split in the library's order, whatever the seed."""
+        for row in read_rows(self._location, self._listing):
+            prompt = tuple(Message(one["role"], one["content"]) for one in row["messages"])
+            task = Task(prompt=prompt, id=row["id"], data=row["data"], split=split)
+            if split_of(task.fingerprint) == split:
+                yield task
+
+    def score_result(self, task: Task, result: Any) -> ScoredAnswer:
+        """Return the rewards of the library, by name."""
+        info = {"metrics": result["metrics"], "stop_condition": result["stop"]}
+        return ScoredAnswer(reward=result["rewards"], info=info)
+
+
+@cache
+def read_rows(location: LibraryLocation, listing: str) -> tuple[Mapping[str, Any], ...]:
+    """Return a library's tasks, asked of a host that ends with its answer.
+
+    Raises `ConfigError` with what it says of a task that cannot be played.
+    """
+    line = json.dumps({"id": 1, "method": "ask", "params": json.loads(listing)})
+    try:
+        ran = subprocess.run(
+            location.command,
+            input=f"{line}\n".encode(),
+            env=location.env,
+            capture_output=True,
+            timeout=location.start_timeout_s,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ConfigError(f"the tasks of {listing} cannot be read: {error}") from error
+    where = f"the tasks of {listing} cannot be read with {location.python}"
+    lines = ran.stdout.splitlines()
+    if not lines:
+        raise ConfigError(f"{where}: {ran.stderr.decode(errors='replace')[-400:]}")
+    try:
+        answer = read_json(lines[-1], TASKS_LIMITS)
+    except JsonLimitError as error:
+        raise ConfigError(f"{where}: {error}") from error
+    response = cast("dict[str, Any]", answer if isinstance(answer, dict) else {"error": answer})
+    if (rows := response.get("result")) is None:
+        tail = ran.stderr.decode(errors="replace")[-400:]
+        raise ConfigError(f"{where}: {response.get('error') or f'its host ended: {tail}'}")
+    return tuple(rows)

@@ -1,0 +1,281 @@
+"""Environments of verifiers and tasks of Inspect, played by the packages through the gateway.
+
+Mutants killed here: a grader without a model is the policy, the folder of an Inspect log removed
+before its samples are read, the variable that carries a server's modules left out.
+"""
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import agentrl
+from agentrl.env import Action, Observation
+from agentrl.errors import ConfigError, EnvError
+from agentrl.registry import make
+from agentrl.runtime.scope import run_scope
+from agentrl.task import SPLITS, Task
+from agentrl_envs.adapters.hosted_program import HostedProgramEnv
+from tests.support.foreign_packages import BENCH, python_of
+from tests.support.processes import children
+
+SUPPORT = Path(__file__).parents[3] / "support"
+EXAMPLES = Path(os.environ.get("AGENTRL_VERIFIERS_EXAMPLES", BENCH / "verifiers_examples"))
+FOLDERS = sorted(map(str, EXAMPLES.glob("*")))
+NULL = {"agent": {"harness": {"id": "null"}}}
+pytestmark = pytest.mark.timeout(1500)
+Reply = str | Action
+
+
+@pytest.fixture
+def offline(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return variables with which programs of verifiers are installed from files of the peer."""
+    wheels = BENCH / "uv" / "wheels"
+    index = tmp_path_factory.mktemp("index")
+    for wheel in wheels.glob("*.whl"):
+        name = wheel.name.partition("-")[0].lower().replace("_", "-").replace(".", "-")
+        page = index / name / "index.html"
+        page.parent.mkdir()
+        page.write_text(f'<a href="{wheel.resolve().as_uri()}">{wheel.name}</a>\n')
+    variables = {
+        "HOME": str(tmp_path_factory.mktemp("home")),
+        "PATH": f"{BENCH / 'uv' / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        "UV_DEFAULT_INDEX": index.as_uri(),
+        "UV_PYTHON_DOWNLOADS": "never",
+    }
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    return [*variables]
+
+
+def verifiers(name: str, pass_env: Sequence[str] = (), **settings: Any) -> HostedProgramEnv:
+    settings = {"path": [str(SUPPORT / "verifiers_envs")], "start_timeout_s": 500.0} | settings
+    env = make(
+        f"verifiers:{name}", python=python_of("verifiers"), pass_env=list(pass_env), **settings
+    )
+    assert isinstance(env, HostedProgramEnv)
+    return env
+
+
+def inspect(name: str, **settings: Any) -> HostedProgramEnv:
+    where = f"inspect:{SUPPORT / 'inspect_tasks' / name}"
+    env = make(where, python=python_of("inspect"), start_timeout_s=500.0, **settings)
+    assert isinstance(env, HostedProgramEnv)
+    return env
+
+
+def first_task(env: HostedProgramEnv) -> Task:
+    return next(iter([*env.tasks("train"), *env.tasks("heldout")]))
+
+
+async def play(
+    env: HostedProgramEnv, *replies: Reply, task: Task | None = None
+) -> tuple[list[Observation], float, dict[str, Any]]:
+    """Play a task to its end, which has to come with the last reply."""
+    observation, _ = await env.reset(options={"task": task or first_task(env)})
+    seen = [observation]
+    for at, reply in enumerate(replies, 1):
+        action = agentrl.say(reply) if isinstance(reply, str) else reply
+        observation, reward, terminated, _, info = await env.step(action)
+        assert terminated == (at == len(replies))
+        if terminated:
+            return seen, reward, dict(info)
+        seen.append(observation)
+    raise AssertionError("give a reply")
+
+
+def tools_of(observation: Observation) -> list[str]:
+    return [tool["function"]["name"] for tool in observation.tools or ()]
+
+
+@pytest.mark.uv
+@pytest.mark.verifiers
+async def test_environments_of_verifiers_pay_as_verifiers_counts(offline: list[str]) -> None:
+    async with run_scope():
+        env = verifiers("plain_question", offline, config=NULL)
+        train, heldout = [*env.tasks("train")], [*env.tasks("heldout")]
+        assert len(train) + len(heldout) == 30
+        assert heldout
+        task = next(task for task in train if task.messages[-1].text == "What is 3 + 2?")
+        seen, reward, info = await play(env, "5", task=task)
+        assert [(m.role, m.text) for m in seen[0].messages] == [
+            ("system", "Be brief."),
+            ("user", "What is 3 + 2?"),
+        ]
+        assert (reward, info["reward_components"]) == (1.5, {"right": 1.0, "short": 0.5})
+        assert info["metrics"] == {"length": 1.0}
+        assert (await play(env, "a number that is not five", task=task))[1] == 0.0
+
+        spoken = verifiers("scripted_user", offline, config=NULL, size=20)
+        task = next(iter(spoken.tasks("train")))
+        number = task.data["idx"]
+        seen, reward, _ = await play(spoken, f"word{number}", f"other{number}", task=task)
+        assert [one.messages[-1].text for one in seen] == [
+            f"Repeat: word{number}",
+            f"Repeat: other{number}",
+        ]
+        assert reward == 1.0
+        assert (await play(spoken, "nonsense", "nonsense", task=task))[1] == 0.0
+
+        atlas = verifiers("tool_server", offline, config=NULL)
+        task = first_task(atlas)
+        land, town = f"land{task.data['idx']}", f"town{task.data['idx']}"
+        look = agentrl.call("atlas_capital", name=land)
+        seen, reward, _ = await play(atlas, look, f"It is {town}.", task=task)
+        assert tools_of(seen[0]) == ["atlas_capital"]
+        assert town in seen[1].messages[-1].text
+        assert reward == 1.0
+        assert (await play(atlas, f"It is {town}.", task=task))[1] == 0.0
+
+        programs = verifiers("runtime_exec", offline, config=NULL, runtime="subprocess")
+        task = first_task(programs)
+        assert (await play(programs, f"print({task.data['idx']})", task=task))[1] == 1.0
+        assert (await play(programs, "print(", task=task))[1] == 0.0
+
+        guarded = verifiers("rewritten_answers", offline, config=NULL)
+        assert (await play(guarded, "HALT"))[1] == 1.0
+        assert (await play(guarded, "a SECRET"))[1] == 2.0
+        assert (await play(guarded, "hello"))[1] == 0.0
+        for one in (env, spoken, atlas, programs, guarded):
+            await one.close()
+
+
+@pytest.mark.verifiers
+async def test_a_harness_of_its_own_trains_every_context_and_ends_with_its_episode() -> None:
+    async with run_scope():
+        env = verifiers("own_harness")
+        task = first_task(env)
+        seen, reward, _ = await play(env, "a note", str(task.data["idx"]), task=task)
+        assert [one.messages[-1].text for one in seen] == [
+            f"Note {task.data['idx']}.",
+            "Your note: a note. Answer.",
+        ]
+        assert seen[1].anew
+        assert reward == 1.0
+        # Two at once do not meet, and one that is given up leaves no process of its own.
+        other = verifiers("own_harness")
+        await env.reset(options={"task": task})
+        await other.reset(options={"task": task})
+        step = await env.step(agentrl.say("mine"))
+        assert "Your note: mine." in step[0].messages[-1].text
+        (host,) = {pid for pid in children(os.getpid()) if children(pid)}
+        await env.close()
+        step = await other.step(agentrl.say("theirs"))
+        assert "Your note: theirs." in step[0].messages[-1].text
+        await other.close()
+        assert not children(host)
+
+
+@pytest.mark.verifiers
+@pytest.mark.parametrize(
+    ("name", "settings", "wrong"),
+    [
+        ("two_players", {}, "first, second would all be the policy"),
+        ("two_players", {"role": "third"}, "no role 'third'; the roles are first, second"),
+        ("runtime_exec", {"config": NULL}, r"ProgramTask\.passed, ProgramTask\.setup.*docker"),
+        ("plain_question", {}, "harness bash.*runtime: docker"),
+        ("plain_question", {"config": {"agent": {"harnes": {}}}}, "harnes"),
+        ("plain_question", {"config": NULL, "path": []}, "No module named 'plain_question'"),
+    ],
+)
+def test_what_verifiers_cannot_play_here_is_refused_before_a_run(
+    name: str, settings: dict[str, Any], wrong: str
+) -> None:
+    with pytest.raises(ConfigError, match=wrong):
+        first_task(verifiers(name, **settings))
+
+
+@pytest.mark.inspect
+async def test_tasks_of_inspect_pay_their_scores(tmp_path: Path) -> None:
+    async with run_scope():
+        env = inspect("sums.py@sums", args={"first": 4})
+        train, heldout = [*env.tasks("train")], [*env.tasks("heldout")]
+        assert {task.id for task in (*train, *heldout)} == {f"sum-{a}" for a in range(4, 34)}
+        assert heldout
+        task = next(task for task in train if task.id == "sum-6")
+        seen, reward, info = await play(env, "8", task=task)
+        # One request, the question: nothing else was asked before or after.
+        assert [m.text for m in seen[0].messages] == ["What is 6 + 2?"]
+        assert (reward, info["reward_components"]) == (1.0, {"match": 1.0})
+        assert (await play(env, "nonsense", task=task))[1] == 0.0
+
+        agent = inspect("agents.py@looked_up")
+        task = next(t for s in SPLITS for t in agent.tasks(s) if t.id == "nails")
+        look = agentrl.call("stock", item="nails")
+        seen, reward, _ = await play(
+            agent, look, agentrl.call("submit", answer="seventeen"), task=task
+        )
+        assert tools_of(seen[0]) == ["stock", "submit"]
+        assert seen[1].messages[-1].text == "seventeen"
+        assert reward == 1.0
+        assert (await play(agent, agentrl.call("submit", answer="none"), task=task))[1] == 0.0
+
+        boxed = inspect("agents.py@in_a_sandbox")
+        read = agentrl.call("bash", command="cat note.txt")
+        seen, reward, _ = await play(boxed, read, agentrl.call("submit", answer="plum"))
+        assert "plum" in seen[1].messages[-1].text
+        assert reward == 1.0
+
+        measured = inspect("scorers.py@measured_task", key="length")
+        assert (await play(measured, "hello"))[1] == 0.05
+        for one in (env, agent, boxed, measured):
+            await one.close()
+
+
+@pytest.mark.inspect
+@pytest.mark.parametrize(
+    ("name", "replies", "wrong"),
+    [
+        ("raising_task", ["hello"], "this scorer is broken"),
+        ("graded_task", ["hello"], "graded by a model, and none is configured"),
+        ("asking_task", ["hello", "good"], "asks the policy itself"),
+        ("unclear_task", ["hello"], "'rather good', which is no reward"),
+        ("measured_task", ["hello"], "gives length, said; set key:"),
+    ],
+)
+async def test_what_inspect_did_not_score_is_a_failure(
+    name: str, replies: list[str], wrong: str
+) -> None:
+    async with run_scope():
+        env = inspect(f"scorers.py@{name}")
+        with pytest.raises(EnvError, match=wrong):
+            await play(env, *replies)
+        await env.close()
+
+
+@pytest.mark.inspect
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("broken.py@never", "no disk for tasks"),
+        ("agents.py", "its tasks are .*@looked_up"),
+        ("agents.py@nothing", "names no task of the file"),
+        ("missing.py@task", "No such file"),
+    ],
+)
+def test_what_inspect_cannot_load_is_refused_before_a_run(name: str, wrong: str) -> None:
+    with pytest.raises(ConfigError, match=wrong):
+        first_task(inspect(name))
+
+
+@pytest.mark.verifiers
+@pytest.mark.skipif(not FOLDERS, reason=f"{EXAMPLES} has no examples of verifiers")
+@pytest.mark.parametrize("name", [Path(folder).name for folder in FOLDERS])
+async def test_an_example_of_verifiers_is_played_or_refused_by_name(
+    offline: list[str], name: str
+) -> None:
+    """The table of docs/verifiers.md; nonsense is never paid more than the environment says."""
+    async with run_scope():
+        env = verifiers(name, offline, config=NULL, path=FOLDERS, runtime="subprocess", size=8)
+        try:
+            task = first_task(env)
+        except ConfigError as error:
+            # By name, with the reason behind it.
+            assert re.search(rf"{name}.*: \w", str(error), re.DOTALL)  # noqa: PT017
+        else:
+            observation, _ = await env.reset(options={"task": task})
+            assert observation.messages
+            await env.close()

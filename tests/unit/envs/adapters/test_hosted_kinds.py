@@ -1,0 +1,186 @@
+"""What programs behind the gateway pay, and who may play them: rules that need no package.
+
+Mutants killed here: a reward's weight dropped, a missing reward counted as 0, errors of a trace
+overlooked, a deadline of the program's paid, another role's trace paid, several rewards reduced to
+the first, roles without a model let through, a hosted runtime taken as it is, commands run in the
+subprocess runtime unasked, `P` as 1, an unknown grade as 0, NaN paid, one scorer of two chosen.
+"""
+
+import importlib.util
+import math
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentrl_envs.adapters.host import HOSTED
+
+
+def load_kind(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, HOSTED / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+verifiers: Any = load_kind("verifiers_kind")
+inspected: Any = load_kind("inspect_kind")
+
+
+def reward(score: float, weight: float = 1.0) -> SimpleNamespace:
+    return SimpleNamespace(score=score, weight=weight)
+
+
+def error(text: str = "no such file") -> SimpleNamespace:
+    return SimpleNamespace(type="TaskError", message=text)
+
+
+def trace(name: str = "agent", **fields: Any) -> SimpleNamespace:
+    usual = {"ok": True, "errors": [], "is_timeout": False, "calls": [], "metrics": {"length": 3.0}}
+    usual |= {"rewards": {"right": reward(1.0)}, "stop_condition": "agent_completed"}
+    return SimpleNamespace(**(usual | {"agent": SimpleNamespace(name=name)} | fields))
+
+
+def read(*traces: SimpleNamespace, role: str = "agent", **fields: Any) -> dict[str, Any]:
+    usual = {"errors": [], "ok": all(one.ok for one in traces), "traces": list(traces)}
+    return verifiers.read_episode(SimpleNamespace(**(usual | fields)), role)
+
+
+def test_an_episode_pays_score_times_weight() -> None:
+    paid = {"right": reward(1.0), "short": reward(0.5, 0.25), "rude": reward(2.0, -1.0)}
+    assert read(trace(rewards=paid)) == {
+        "rewards": {"right": 1.0, "short": 0.125, "rude": -2.0},
+        "metrics": {"length": 3.0},
+        "stop": "agent_completed",
+    }
+
+
+@pytest.mark.parametrize(
+    ("told", "failure"),
+    [
+        (read(trace(rewards={"right": None})), "the reward right was not computed"),
+        (read(trace(rewards={})), "the task has no reward"),
+        (read(trace(ok=False, errors=[error()])), "TaskError: no such file"),
+        (read(trace(ok=False)), "its trace is not ok"),
+        (read(trace(), errors=[error("run")]), "TaskError: run"),
+        (read(trace(), ok=False), "no finished trace of agent"),
+        (read(), "no finished trace of agent"),
+        (read(trace("other")), "no finished trace of agent"),
+        (read(trace(is_timeout=True, stop_condition="agent_timeout")), "agent_timeout"),
+        (read(trace(calls=[SimpleNamespace(error=error("400"))])), "TaskError: 400"),
+        (read(trace(), trace("other", ok=False, errors=[error("it")])), "TaskError: it"),
+        (read(trace(), trace(rewards={"right": reward(0.0)})), "was paid differently"),
+    ],
+)
+def test_what_was_not_paid_is_a_failure(told: dict[str, Any], failure: str) -> None:
+    assert {*told} == {"failure"}
+    assert failure in told["failure"]
+
+
+def test_the_trace_of_the_policys_role_is_paid() -> None:
+    second = trace("second", rewards={"won": reward(-1.0)})
+    first = trace("first", rewards={"won": reward(1.0)})
+    assert read(second, first, role="first")["rewards"] == {"won": 1.0}
+    assert read(second, second, role="second")["rewards"] == {"won": -1.0}
+
+
+@given(
+    st.dictionaries(st.text(max_size=5), st.floats(-9, 9), min_size=1, max_size=4), st.floats(-2, 2)
+)
+def test_no_part_of_a_reward_is_lost(scores: dict[str, float], weight: float) -> None:
+    told = read(trace(rewards={name: reward(score, weight) for name, score in scores.items()}))
+    assert told["rewards"] == {name: score * weight for name, score in scores.items()}
+
+
+def test_the_policy_plays_the_only_role_without_a_model() -> None:
+    assert verifiers.choose_role({"agent": False}, "") == "agent"
+    assert verifiers.choose_role({"judge": True, "solver": False}, "") == "solver"
+    assert verifiers.choose_role({"judge": True, "solver": False}, "solver") == "solver"
+
+
+@pytest.mark.parametrize(
+    ("roles", "asked", "wrong"),
+    [
+        ({"first": False, "second": False}, "", r"first, second would all be the policy.*second:"),
+        ({"first": False, "second": False}, "second", r"would all be the policy.*\{first:"),
+        ({"judge": True, "solver": False}, "judge", "judge has a model of its own"),
+        ({"agent": True}, "", "every role has a model of its own"),
+        ({"agent": False}, "solver", "no role 'solver'; the roles are agent"),
+    ],
+)
+def test_roles_that_share_the_policy_are_refused(
+    roles: dict[str, bool], asked: str, wrong: str
+) -> None:
+    with pytest.raises(ValueError, match=wrong):
+        verifiers.choose_role(roles, asked)
+
+
+def test_a_runtime_is_the_configured_one_or_the_asked_one() -> None:
+    assert verifiers.choose_runtime("agent", "docker", "subprocess", ["harness bash"]) == "docker"
+    assert verifiers.choose_runtime("agent", "prime", "docker", ["harness bash"]) == "docker"
+    assert verifiers.choose_runtime("agent", "prime", "", []) == "subprocess"
+    with pytest.raises(ValueError, match=r"agent runs commands \(harness bash\).*with your rights"):
+        verifiers.choose_runtime("agent", "prime", "", ["harness bash"])
+    with pytest.raises(ValueError, match="runs in modal, which is hosted elsewhere"):
+        verifiers.choose_runtime("agent", "modal", "docker", [])
+
+
+@pytest.mark.parametrize(
+    ("value", "paid"),
+    [("C", 1.0), ("P", 0.5), ("I", 0.0), ("N", 0.0), (0.25, 0.25), (3, 3.0), (True, 1.0)],
+)
+def test_a_score_of_inspect_is_a_reward(value: Any, paid: float) -> None:
+    told = inspected.read_scores({"match": value}, "", "")
+    assert told["rewards"] == {"match": paid}
+    assert inspected.read_scores({"match": {"a": value, "b": 9}}, "", "a") == told
+    assert inspected.read_scores({"other": 9, "match": value}, "match", "") == told
+
+
+@pytest.mark.parametrize(
+    ("scores", "scorer", "key", "failure"),
+    [
+        ({}, "", "", "has no score"),
+        ({"a": 1, "b": 2}, "", "", "scored by a, b; set scorer:"),
+        ({"a": 1}, "b", "", "no scorer b; the scorers are a"),
+        ({"a": {"x": 1, "y": 2}}, "", "", "a gives x, y; set key:"),
+        ({"a": {"x": 1}}, "", "y", "a gives x; set key:"),
+        ({"a": 1}, "", "x", "has no key x"),
+        ({"a": "maybe"}, "", "", "'maybe', which is no reward"),
+        ({"a": math.nan}, "", "", "nan, which is no reward"),
+        ({"a": [1, 2]}, "", "", "[1, 2], which is no reward"),
+        ({"a": None}, "", "", "None, which is no reward"),
+    ],
+)
+def test_a_score_that_is_unclear_is_a_failure(
+    scores: dict[str, Any], scorer: str, key: str, failure: str
+) -> None:
+    told = inspected.read_scores(scores, scorer, key)
+    assert {*told} == {"failure"}
+    assert failure in told["failure"]
+
+
+def log(**sample: Any) -> SimpleNamespace:
+    usual = {"error": None, "limit": None, "scores": {"match": SimpleNamespace(value="C")}}
+    samples = [SimpleNamespace(**(usual | sample))]
+    return SimpleNamespace(status="success", error=None, samples=samples)
+
+
+def test_a_log_pays_its_sample_or_says_why_not() -> None:
+    assert inspected.read_log(log(), "", "")["rewards"] == {"match": 1.0}
+    cut = log(limit=SimpleNamespace(type="message"))
+    assert inspected.read_log(cut, "", "")["rewards"] == {"match": 1.0}
+    late = log(limit=SimpleNamespace(type="time"))
+    assert "limit on time" in inspected.read_log(late, "", "")["failure"]
+    broken = log(error=SimpleNamespace(message="scorer raised"))
+    assert inspected.read_log(broken, "", "") == {"failure": "EvalError: scorer raised"}
+    empty = log(scores=None)
+    assert "has no score" in inspected.read_log(empty, "", "")["failure"]
+    for status in ("error", "cancelled", "started"):
+        ended = SimpleNamespace(status=status, error=None, samples=log().samples)
+        assert inspected.read_log(ended, "", "") == {
+            "failure": f"EvalError: its status is {status}"
+        }
