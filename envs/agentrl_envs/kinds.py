@@ -47,7 +47,7 @@ KINDS = (
         entry_point="agentrl_envs.adapters.inspect_tasks:InspectEnv",
         keyword="task",
         description="a task of Inspect: path/to/tasks.py@task or package/task",
-        needs=("agentrl_envs.needs:missing_gateway",),
+        needs=("agentrl_envs.needs:missing_interpreter", "agentrl_envs.needs:missing_gateway"),
         recogniser="agentrl_envs.kinds:is_inspect_task",
     ),
     EnvKind(
@@ -71,7 +71,7 @@ KINDS = (
         entry_point="agentrl_envs.adapters.verifiers:VerifiersEnv",
         keyword="taskset",
         description="an environment of verifiers, by its id",
-        needs=("agentrl_envs.needs:missing_gateway",),
+        needs=("agentrl_envs.needs:missing_interpreter", "agentrl_envs.needs:missing_gateway"),
     ),
 )
 

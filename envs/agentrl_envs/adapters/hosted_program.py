@@ -37,7 +37,7 @@ class HostedProgram:
     open_timeout_s: float
 
     async def run(self, task: Task, endpoint: ProgramEndpoint) -> Mapping[str, Any]:
-        """Return what the library says of the task; `ProgramEnded` where it failed at it."""
+        """Return the library's verdict on the task; `ProgramEnded` where it failed at it."""
         # What it starts carries the mark, so that it ends with it under whatever process group.
         lease = ResourceLease.take("process", new_mark())
         episode = ForeignEpisode(self.location, timeout_s=self.open_timeout_s)

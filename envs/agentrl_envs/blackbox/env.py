@@ -65,7 +65,7 @@ class ProgramEnv(BaseEnv):
         self._question: GatewayRequest | None = None
 
     def score_result(self, task: Task, result: Any) -> Judged | Awaitable[Judged]:
-        """Return what a program's result is worth."""
+        """Return the reward of a program's result."""
         raise NotImplementedError
 
     async def reset(

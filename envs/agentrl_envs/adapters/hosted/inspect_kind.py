@@ -109,7 +109,7 @@ def list_samples(task):
 
 
 def describe_sample(sample):
-    """Return what is known of a sample before it is played."""
+    """Return the row of a sample that is not played yet."""
     told = sample.input
     turns = [("user", told)] if isinstance(told, str) else [(m.role, m.text) for m in told]
     messages = [{"role": role, "content": text} for role, text in turns if role != "tool"]
@@ -164,7 +164,7 @@ class InspectEpisode:
             )
 
     def play(self, endpoint):
-        """Return what the sample was scored with, or how it failed."""
+        """Return the scores of the sample, or its failure."""
         from inspect_ai import eval as evaluate
         from inspect_ai import task_with
         from inspect_ai.dataset import MemoryDataset

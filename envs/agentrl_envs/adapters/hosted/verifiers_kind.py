@@ -67,7 +67,7 @@ def load_env(params):
 
 
 def choose_runtime(role, configured, asked, runs):
-    """Return where a role's harness runs; raises where that cannot be here or is left open.
+    """Return the runtime of a role's harness; raise where it cannot be had here or is left open.
 
     `runs` names what runs what the policy wrote; what is nowhere said to be run may run anywhere.
     """
@@ -206,7 +206,7 @@ def find_clients(config, where):
 
 
 def find_uv():
-    """Return where uv is, as verifiers looks for it."""
+    """Return the path of uv, as verifiers looks for it."""
     places = f"{os.environ['HOME']}/.local/bin{os.pathsep}{os.environ['PATH']}"
     return shutil.which("uv", path=places)
 
@@ -231,7 +231,7 @@ def find_connection_fault(url):
 
 
 def describe_task(task):
-    """Return what is known of a task before it is played."""
+    """Return the row of a task that is not played yet."""
     data, prompt = task.data, task.data.prompt
     if prompt is None:
         named = data.name or data.id or task.key[:32]
@@ -273,7 +273,7 @@ class VerifiersEpisode:
         self.task = find_task(self.env, params)
 
     def play(self, endpoint):
-        """Return what the task paid, or how it failed."""
+        """Return the rewards of the task, or its failure."""
         os.environ.update(endpoint["environ"])
         os.environ[KEY_VARIABLE] = endpoint["key"]
         return asyncio.run(self._play(endpoint["url"], endpoint["model"]))
