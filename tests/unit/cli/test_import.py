@@ -106,6 +106,24 @@ def test_tools_are_shown_with_their_schemas(
     assert (config.warmstart, config.rollout.max_turns) == (None, 8)
 
 
+def test_a_gymnasium_environment_is_shown_in_its_words(
+    command: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command("import", "FrozenLake-v1", "--episodes", "1", "--write", "lake.yaml") == 0
+    shown = capsys.readouterr().out
+    assert "id      gymnasium:FrozenLake-v1" in shown
+    assert "tasks   train at least 10000" in shown
+    assert "Answer with one action: left, down, right, up." in shown
+    config = load_config(Path("lake.yaml"))
+    assert config.env.id == "gymnasium:FrozenLake-v1"
+    settings = json.dumps({"describe": "nowhere:tell"})
+    assert command("import", "gymnasium:FrozenLake-v1", "--kwargs", settings) == 2
+    assert "nowhere:tell: there is no module 'nowhere'" in capsys.readouterr().err
+    settings = json.dumps({"python": "no-such-venv/bin/python"})
+    assert command("import", "gymnasium:FrozenLake-v1", "--kwargs", settings) == 2
+    assert "'no-such-venv/bin/python', but there is no such program" in capsys.readouterr().err
+
+
 def test_a_reward_that_silence_earns_is_a_warning(
     command: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -131,7 +131,7 @@ def test_a_space_of_texts_need_not_be_gymnasiums() -> None:
         assert not is_text_space(other)
 
 
-@given(st.integers(0, 60), st.sampled_from(["-", ""]))
+@given(st.integers(0, 60) | st.just(5000), st.sampled_from(["-", ""]))
 def test_digits_of_any_length_are_an_action_or_none(length: int, sign: str) -> None:
     text = f"{sign}{'9' * length}"
     space = spaces.MultiDiscrete([10])
