@@ -1,6 +1,7 @@
 """An agent program as an environment: its requests are observations, our actions its answers."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -30,7 +31,7 @@ TaskSource = Callable[[Split, int], Iterable[Task]]
 _END_S = 5.0
 
 
-class ProgramEnv(BaseEnv):
+class ProgramEnv(BaseEnv, ABC):
     """Runs a program for every episode and answers its requests with the policy.
 
     A turn is one request. A request that goes on with a conversation the program has had, whichever
@@ -64,9 +65,13 @@ class ProgramEnv(BaseEnv):
         self._task: Task | None = None
         self._question: GatewayRequest | None = None
 
+    @abstractmethod
+    def tasks(self, split: Split, *, seed: int = 0) -> Iterator[Task]:
+        """Yield the tasks of a split."""
+
+    @abstractmethod
     def score_result(self, task: Task, result: Any) -> Judged | Awaitable[Judged]:
         """Return the reward of a program's result."""
-        raise NotImplementedError
 
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None

@@ -304,25 +304,26 @@ def read_episode(episode, role):
     traces = [trace for trace in episode.traces if trace.agent.name == role]
     if not episode.ok or not traces:
         return {"failure": f"ValueError: the episode has no finished trace of {role}"}
-    paid = [read_rewards(trace.rewards) for trace in traces]
-    for one in paid:
-        if "failure" in one:
-            return one
-    if any(sum(one["rewards"].values()) != sum(paid[0]["rewards"].values()) for one in paid):
+    for trace in traces:
+        if fault := find_reward_fault(trace.rewards):
+            return {"failure": f"ValueError: {fault}"}
+    # Score x weight, and summed in verifiers' order: its own `trace.reward`.
+    paid = [{name: one.score * one.weight for name, one in t.rewards.items()} for t in traces]
+    if any(sum(one.values()) != sum(paid[0].values()) for one in paid):
         return {
             "failure": f"ValueError: {role} played {len(paid)} times and was paid differently, but "
             "a trajectory has one reward; configure the environment to let it play once"
         }
-    return {**paid[0], "metrics": dict(traces[0].metrics), "stop": traces[0].stop_condition}
+    first = traces[0]
+    return {"rewards": paid[0], "metrics": dict(first.metrics), "stop": first.stop_condition}
 
 
-def read_rewards(rewards):
-    """Return score x weight by name, or a failure for what was not computed."""
+def find_reward_fault(rewards):
+    """Return why rewards are no reward, or an empty text."""
     if not rewards:
-        return {"failure": "ValueError: the task has no reward"}
-    if missing := [name for name, reward in rewards.items() if reward is None]:
-        return {"failure": f"ValueError: the reward {', '.join(missing)} was not computed"}
-    return {"rewards": {name: reward.score * reward.weight for name, reward in rewards.items()}}
+        return "the task has no reward"
+    missing = [name for name, reward in rewards.items() if reward is None]
+    return f"the reward {', '.join(missing)} was not computed" if missing else ""
 
 
 def describe(error):

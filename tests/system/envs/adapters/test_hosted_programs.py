@@ -6,6 +6,7 @@ before its samples are read, the variable that carries a server's modules left o
 
 import os
 import re
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from agentrl.runtime.scope import run_scope
 from agentrl.task import SPLITS, Task
 from agentrl_envs.adapters.hosted_program import HostedProgramEnv
 from tests.support.foreign_packages import BENCH, python_of
-from tests.support.processes import children
+from tests.support.processes import children, command_line
 
 SUPPORT = Path(__file__).parents[3] / "support"
 EXAMPLES = Path(os.environ.get("AGENTRL_VERIFIERS_EXAMPLES", BENCH / "verifiers_examples"))
@@ -161,10 +162,15 @@ async def test_a_harness_of_its_own_trains_every_context_and_ends_with_its_episo
         await other.reset(options={"task": task})
         step = await env.step(agentrl.say("mine"))
         assert "Your note: mine." in step[0].messages[-1].text
-        (host,) = {pid for pid in children(os.getpid()) if children(pid)}
+        (host,) = (pid for pid in children(os.getpid()) if b"host.py" in command_line(pid))
         await env.close()
         step = await other.step(agentrl.say("theirs"))
         assert "Your note: theirs." in step[0].messages[-1].text
+        (episode,) = children(host)
+        assert children(episode)
+        os.kill(episode, signal.SIGKILL)
+        with pytest.raises(EnvError, match="killed by signal 9"):
+            await other.step(agentrl.say("too late"))
         await other.close()
         assert not children(host)
 
