@@ -11,6 +11,7 @@ from agentrl.errors import ConfigError, VerifierError
 from agentrl_envs.harbor.rewards import parse_rewards
 from agentrl_envs.harbor.task_config import TaskConfig, parse_task_config
 from tests.support.foreign_packages import harbor_configs, harbor_rewards
+from tests.support.harbor_features import FEATURES
 
 pytestmark = pytest.mark.harbor
 EXAMPLES = Path(__file__).parents[4] / "examples" / "harbor"
@@ -120,11 +121,13 @@ def read_ours(text: str) -> TaskConfig | None:
 
 def test_harbor_reads_the_same_of_a_task_file(tmp_path: Path) -> None:
     files = sorted(EXAMPLES.glob("*/task.toml"))
-    texts = [*TEXTS, *(file.read_text() for file in files)]
+    features = [feature.toml for feature in FEATURES.values()]
+    texts = [*TEXTS, *features, *(file.read_text() for file in files)]
     (tmp_path / "texts.json").write_text(json.dumps(texts))
     theirs = harbor_configs(tmp_path / "texts.json")
     assert len(files) >= 5
     assert sum(config is None for config in theirs) >= 10
+    assert None not in theirs[len(TEXTS) :]
     for text, other in zip(texts, theirs, strict=True):
         ours = read_ours(text)
         assert (ours is None) == (other is None), text

@@ -18,6 +18,7 @@ from agentrl_envs.harbor import HarborEnv, inspect_harbor
 from agentrl_envs.harbor.settings import decide_limits, decide_networks
 from agentrl_envs.harbor.task_config import EnvironmentSection, parse_size_mb, parse_task_config
 from agentrl_envs.harbor.task_folder import find_tasks, read_task, resolve_env, strip_canary
+from tests.support.harbor_features import FEATURES, REFUSED
 from tests.support.harbor_tasks import TOML, write_task
 
 FULL = """
@@ -143,6 +144,15 @@ def test_what_is_refused_is_named(toml: str, why: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=why) as caught:
         read_task(write_task(tmp_path / "task", toml=toml))
     assert str(tmp_path / "task") in str(caught.value)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_feature_that_is_not_played_is_refused_by_name(name: str, tmp_path: Path) -> None:
+    feature = FEATURES[name]
+    folder = feature.write(tmp_path / "task")
+    with pytest.raises(ConfigError, match=feature.refused) as caught:
+        HarborEnv(str(folder), network=feature.network)  # pyright: ignore[reportArgumentType]
+    assert str(folder) in str(caught.value)
 
 
 def test_no_gpu_is_no_wish(tmp_path: Path) -> None:
