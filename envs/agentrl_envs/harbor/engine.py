@@ -40,7 +40,9 @@ def explain_missing_engine(tasks: Sequence[HarborTask], why: str) -> str:
     task = tasks[0]
     image = task.config.environment.docker_image
     field = f"environment.docker_image = {image!r}" if image else str(task.dockerfile)
-    others = f", as {len(tasks) - 1} other tasks do" if len(tasks) > 1 else ""
+    others = {1: "", 2: ", as 1 other task does"}.get(
+        len(tasks), f", as {len(tasks) - 1} other tasks do"
+    )
     return (
         f"{task.file} needs a container ({field}){others}: {why}; or let DOCKER_HOST name the "
         "engine of another machine (ssh://user@machine), or provider one of your own "
