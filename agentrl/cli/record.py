@@ -67,9 +67,7 @@ def record(
     if player == "human":
         count = asyncio.run(_record_human(make_env(), train_tasks, file, at=at, terminal=terminal))
     else:
-        count = asyncio.run(
-            _record_gold(make_env, train_tasks, file, seed=seed, concurrency=concurrency)
-        )
+        count = asyncio.run(_record_gold(make_env, train_tasks, file, concurrency=concurrency))
     out.print(f"wrote {count} recordings to {file}", markup=False)
 
 
@@ -78,20 +76,17 @@ async def _record_gold(
     tasks: "Sequence[Task]",
     file: Path,
     *,
-    seed: int,
     concurrency: int,
 ) -> int:
     from agentrl.learn.recording import recording_of, write_recordings
-    from agentrl.rollout.demonstrations import demonstrate
+    from agentrl.rollout.demonstrations import PlannedDemonstration, demonstrate
     from agentrl.runtime.scope import run_scope
 
     with watch(err) as progress, progress.phase("record", total=len(tasks)) as bar:
         async with run_scope():
             episodes = await demonstrate(
                 make_env,
-                tasks,
-                guess_fraction=0.0,
-                seed=seed,
+                [PlannedDemonstration(task) for task in tasks],
                 concurrency=concurrency,
                 on_episode=bar.advance,
                 wants_places=True,

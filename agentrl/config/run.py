@@ -437,7 +437,8 @@ class WarmstartSection(ConfigSection):
     """Number of distinct train tasks that the environment's gold player demonstrates."""
     guess_fraction: float = Field(default=0.0, ge=0, le=1)
     """Fraction of demonstrations that answer immediately with the most frequent answer, which
-    leaves reinforcement learning something to discover."""
+    leaves reinforcement learning something to discover. Where there are fewer tasks than
+    `demonstrations`, every task is demonstrated, and these come on top."""
     recordings: Path | None = None
     """JSONL file of recorded conversations to use instead of the gold player."""
     layout: LayoutName = "padded"

@@ -4,7 +4,9 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
+from itertools import cycle, islice
 from random import Random
 
 from agentrl.authoring.env_contract import reset_env
@@ -20,27 +22,52 @@ ATTEMPTS = 3
 Play = Callable[[Env, Task], Awaitable[GoldEpisode]]
 
 
+@dataclass(frozen=True, slots=True)
+class PlannedDemonstration:
+    """One conversation to make."""
+
+    task: Task
+    guess: str | None = None
+    """What is said at once; None has the gold player play."""
+
+
+def plan_demonstrations(
+    tasks: Sequence[Task], *, guess_fraction: float, seed: int, every_task: bool = False
+) -> list[PlannedDemonstration]:
+    """Return who plays each task: the gold player, or a guess.
+
+    A guess is the most frequent answer of all, said at once: a player that knows what an answer
+    looks like and does not use its tools. A `guess_fraction` of the tasks, chosen by `seed`, is
+    guessed. With `every_task` the gold player plays each, and guesses come on top of them, up to
+    that fraction of the whole: of a few tasks none is left without its solution.
+    """
+    usual = Counter(str(task.answer) for task in tasks).most_common(1)
+    if every_task and guess_fraction < 1:
+        added = round(len(tasks) * guess_fraction / (1 - guess_fraction))
+        guessed = islice(cycle(tasks), added)
+        return [
+            *map(PlannedDemonstration, tasks),
+            *(PlannedDemonstration(task, usual[0][0]) for task in guessed),
+        ]
+    random = Random(derive(seed, "guesses"))
+    guesses = [usual[0][0] if random.random() < guess_fraction else None for _ in tasks]
+    return list(map(PlannedDemonstration, tasks, guesses))
+
+
 async def demonstrate(
     make_env: Callable[[], Env],
-    tasks: Sequence[Task],
+    planned: Sequence[PlannedDemonstration],
     *,
-    guess_fraction: float,
-    seed: int,
     concurrency: int,
     on_episode: Callable[[], None] = lambda: None,
     wants_places: bool = False,
     max_turns: int | None = 16,
 ) -> list[GoldEpisode]:
-    """Return one conversation per task, in the order of the tasks.
+    """Return one conversation per planned demonstration, in their order.
 
-    A `guess_fraction` of them, chosen by `seed`, answers at once with the most frequent answer of
-    all: a player that knows what an answer looks like and does not use its tools. An episode that
-    breaks is played again; raises `RolloutError` for one that breaks every time.
+    An episode that breaks is played again; raises `RolloutError` for one that breaks every time.
     """
     free = asyncio.Semaphore(concurrency)
-    random = Random(derive(seed, "guesses"))
-    usual = Counter(str(task.answer) for task in tasks).most_common(1)
-    guesses = [usual[0][0] if random.random() < guess_fraction else None for _ in tasks]
 
     play_it = partial(play_gold, wants_places=wants_places, max_turns=max_turns)
 
@@ -52,10 +79,7 @@ async def demonstrate(
 
     with first_error():
         async with asyncio.TaskGroup() as group:
-            running = [
-                group.create_task(play_one(task, guess))
-                for task, guess in zip(tasks, guesses, strict=True)
-            ]
+            running = [group.create_task(play_one(one.task, one.guess)) for one in planned]
     return [task.result() for task in running]
 
 

@@ -21,7 +21,7 @@ from agentrl.errors import CancelledRollout
 from agentrl.message import Message
 from agentrl.metrics.diagnostics import find_memorised
 from agentrl.models.provenance import provenance
-from agentrl.rollout.demonstrations import demonstrate
+from agentrl.rollout.demonstrations import demonstrate, plan_demonstrations
 from agentrl.run.policy_model import (
     PolicyModel,
     build_chat_format,
@@ -107,15 +107,19 @@ class InitialPolicyBuilder:
         tasks = list(
             islice(read_tasks(self.make_env(), "train", seed=seed), section.demonstrations)
         )
+        planned = plan_demonstrations(
+            tasks,
+            guess_fraction=section.guess_fraction,
+            seed=seed,
+            every_task=len(tasks) < section.demonstrations,
+        )
         with (
             self.summary.time_phase("demonstrations"),
-            self.progress.phase("demonstrations", total=len(tasks)) as phase,
+            self.progress.phase("demonstrations", total=len(planned)) as phase,
         ):
             episodes = await demonstrate(
                 self.make_env,
-                tasks,
-                guess_fraction=section.guess_fraction,
-                seed=seed,
+                planned,
                 concurrency=self.config.rollout.concurrency,
                 on_episode=lambda: phase.advance(),
             )

@@ -4,15 +4,13 @@ Each function is given the config of a run, with the registered settings of its 
 yields a sentence for every part that is missing. None of them starts anything.
 """
 
-import contextlib
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from agentrl.errors import ConfigError, SandboxError
+from agentrl.errors import ConfigError
 from agentrl.runtime.distribution import install_command
 from agentrl.runtime.machine import is_installed
-from agentrl_sandbox.launch.engine import DockerEngine
 from agentrl_sandbox.needs import find_missing_image
 
 if TYPE_CHECKING:
@@ -117,6 +115,7 @@ def missing_desktop(config: "RunConfig") -> Iterator[str]:
 
 def missing_harbor(config: "RunConfig") -> Iterator[str]:
     """Yield what Harbor's tasks lack: a folder that is whole, an engine, an image, time."""
+    from agentrl_envs.harbor.engine import find_missing_images
     from agentrl_envs.harbor.task_folder import find_tasks
 
     settings = config.env.kwargs
@@ -125,6 +124,8 @@ def missing_harbor(config: "RunConfig") -> Iterator[str]:
     except ConfigError as error:
         yield str(error)
         return
+    chosen = settings.get("tasks") or [task.name for task in tasks]
+    played = [task for task in tasks if task.name in chosen] or tasks
     command_s = float(settings.get("command_timeout_s", 45.0))
     if config.rollout.step_s <= command_s:
         yield (
@@ -133,11 +134,9 @@ def missing_harbor(config: "RunConfig") -> Iterator[str]:
         )
     if settings.get("provider", "docker") != "docker":
         return
-    names = {task.config.environment.docker_image for task in tasks} - {None}
     try:
-        with contextlib.closing(DockerEngine()) as engine:
-            missing = [image for image in sorted(map(str, names)) if not engine.find_image(image)]
-    except (ConfigError, SandboxError) as error:
+        missing = find_missing_images(played)
+    except ConfigError as error:
         yield str(error)
         return
     for image in missing:

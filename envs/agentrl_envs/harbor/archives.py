@@ -3,6 +3,7 @@
 import io
 import tarfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from agentrl_sandbox.provider.content import walk_files
@@ -41,35 +42,42 @@ def _own(member: tarfile.TarInfo) -> tarfile.TarInfo:
     return member
 
 
-def clean_artifact(archive: bytes, source: str) -> bytes:
-    """Return an archive of an artefact at its own absolute path, with what is harmless in it.
+@dataclass(frozen=True, slots=True)
+class CleanArtifact:
+    """An artefact with what is harmless in it."""
 
-    Files and folders stay, root's and without set-id bits; so do links that lead nowhere outside of
-    the artefact. Its parent folders come first. The agent made it: nothing of it is trusted.
+    archive: bytes
+    """To unpack into the folder that the artefact lies in."""
+    is_folder: bool
+
+
+def clean_artifact(archive: bytes, source: str) -> CleanArtifact | None:
+    """Return an artefact under its own name, with what is harmless in it; None where nothing is.
+
+    Files and folders stay, root's and without set-id bits, the artefact's own folder for everybody
+    to write to; so do links that lead nowhere outside of it. The agent made it: nothing of it is
+    trusted.
     """
-    path = PurePosixPath(source)
-    inside = path.relative_to("/")
+    root = PurePosixPath(source).name
+    kinds: list[bytes] = []
     buffer = io.BytesIO()
     with (
         tarfile.open(fileobj=io.BytesIO(archive)) as opened,
         tarfile.open(fileobj=buffer, mode="w") as cleaned,
     ):
-        for parent in reversed(inside.parents[:-1]):
-            folder = tarfile.TarInfo(str(parent))
-            folder.type, folder.mode = tarfile.DIRTYPE, 0o755
-            cleaned.addfile(folder)
         for member in opened:
             name = PurePosixPath(member.name)
             below = PurePosixPath(*name.parts[1:])
             if ".." in name.parts or name.is_absolute() or not _is_harmless(member, below):
                 continue
-            member.name = str(inside / below)
-            member.mode &= 0o777
+            kinds.append(member.type)
+            member.name = str(root / below)
+            member.mode = 0o777 if member.isdir() and not below.parts else member.mode & 0o777
             member.uid = member.gid = 0
             member.uname = member.gname = ""
             member.pax_headers = {}
             cleaned.addfile(member, opened.extractfile(member) if member.isreg() else None)
-    return buffer.getvalue()
+    return CleanArtifact(buffer.getvalue(), kinds[0] == tarfile.DIRTYPE) if kinds else None
 
 
 def _is_harmless(member: tarfile.TarInfo, below: PurePosixPath) -> bool:

@@ -15,10 +15,12 @@ from agentrl.message import Message, ToolCall
 from agentrl.runtime.imports import import_callable
 from agentrl.runtime.scope import shared
 from agentrl.runtime.seeds import derive
+from agentrl.runtime.threads import run_in_thread
 from agentrl.sandbox_provider import ContainerSpec, ProviderContainer, SandboxProvider
 from agentrl.task import Split, Task, split_of
 from agentrl.tool import ToolContext, ToolResult
 from agentrl_envs.harbor.archives import LOG_FOLDERS, pack_folders
+from agentrl_envs.harbor.engine import check_engine
 from agentrl_envs.harbor.oracle import FOLDER, play_oracle
 from agentrl_envs.harbor.settings import Network, decide_limits, decide_networks, read_passed
 from agentrl_envs.harbor.task_config import EnvironmentSection
@@ -36,6 +38,7 @@ SYSTEM = (
     "You work in a Linux container. Do what you are asked for with the tools. When it is done, say "
     "so without calling a tool: that ends the task, and what you left is then checked."
 )
+_ANSWER_DIGITS = 12
 _NOT_RUNNING = "no episode is running; await env.reset() first"
 Splits = Literal["hash", "all"]
 
@@ -191,9 +194,9 @@ class HarborEnv(BaseEnv):
 
     def _build_task(self, task: HarborTask, split: Split) -> Task:
         data = {"name": task.name, "digest": task.digest}
-        return Task(
-            prompt=task.instruction, answer=task.digest, id=task.name, split=split, data=data
-        )
+        # Tasks with one instruction and different files are different problems.
+        answer = task.digest[:_ANSWER_DIGITS]
+        return Task(prompt=task.instruction, answer=answer, id=task.name, split=split, data=data)
 
     def gold(self, task: Task, seen: Sequence[Message]) -> Action:
         """Return the next action of the oracle, which runs `solution/solve.sh`."""
@@ -342,6 +345,7 @@ class HarborEnv(BaseEnv):
         if self._provider_name == "docker":
             from agentrl_sandbox.provider import DockerProvider
 
+            await run_in_thread(check_engine, tuple(self.harbor_tasks.values()))
             return DockerProvider(**self._provider_kwargs)
         return import_callable(str(self._provider_name))(**self._provider_kwargs)
 
@@ -395,7 +399,7 @@ class HarborEnv(BaseEnv):
         await container.put(pack_folders(folders))
         await put_loose_files(container, task)
         if section.healthcheck is not None:
-            await wait_healthy(container, section.healthcheck, user=user)
+            await wait_healthy(container, section.healthcheck, task.file)
         limit_s = agent.timeout_sec
         return ContainerTools(
             container=container,

@@ -56,7 +56,7 @@ def _report(task: HarborTask) -> HarborTaskReport:
     return HarborTaskReport(
         name=task.name,
         folder=str(task.folder),
-        image=section.docker_image or str(task.environment / "Dockerfile"),
+        image=section.docker_image or str(task.dockerfile),
         user="" if config.agent.user is None else str(config.agent.user),
         network_mode=config.agent.network_mode or section.network_mode,
         cpus=section.cpus,

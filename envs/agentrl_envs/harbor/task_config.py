@@ -1,18 +1,22 @@
 """`task.toml` of a Harbor task, schema 1.x: every key that decides how a task is played.
 
-Unknown keys are ignored, as Harbor does; types and defaults are Harbor's (harbor 0.25).
+Unknown keys are ignored, as Harbor does; types and defaults are Harbor's (harbor 0.25). A time or a
+size that cannot be kept is refused, where Harbor takes any number.
 """
 
 import re
 import tomllib
 from collections.abc import Mapping
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from agentrl.errors import ConfigError
 
 NetworkMode = Literal["no-network", "public", "allowlist"]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+"""Harbor takes any number; an endless, negative or absent time is no deadline."""
+Pause = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]*)?)\s*([GMK])")
 _MB = {"G": 1024.0, "M": 1.0, "K": 1 / 1024}
 
@@ -40,23 +44,23 @@ class HealthcheckSection(HarborSection):
     """A command that must succeed before the agent begins; as Docker's HEALTHCHECK."""
 
     command: str
-    interval_sec: float = 5.0
-    timeout_sec: float = 30.0
-    start_period_sec: float = 0.0
-    start_interval_sec: float = 5.0
-    retries: int = 3
+    interval_sec: Pause = 5.0
+    timeout_sec: Seconds = 30.0
+    start_period_sec: Pause = 0.0
+    start_interval_sec: Pause = 5.0
+    retries: int = Field(default=3, ge=1)
 
 
 class EnvironmentSection(NetworkSection):
     """The container: how it is made, and its limits."""
 
     network_mode: NetworkMode = "public"  # pyright: ignore[reportIncompatibleVariableOverride]
-    build_timeout_sec: float = 600.0
+    build_timeout_sec: Seconds = 600.0
     docker_image: str | None = None
     os: Literal["linux", "windows"] = "linux"
     cpus: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     memory_mb: int | None = Field(default=None, gt=0)
-    storage_mb: int | None = None
+    storage_mb: int | None = Field(default=None, gt=0)
     gpus: int | None = None
     tpu: dict[str, Any] | None = None
     mcp_servers: tuple[dict[str, Any], ...] = ()
@@ -91,7 +95,7 @@ class EnvironmentSection(NetworkSection):
 class AgentSection(NetworkSection):
     """The agent's time and user."""
 
-    timeout_sec: float | None = Field(default=None, gt=0)
+    timeout_sec: Seconds | None = None
     user: str | int | None = None
 
 
@@ -100,14 +104,14 @@ class CollectSection(HarborSection):
 
     command: str
     service: str = "main"
-    timeout_sec: float = 60.0
+    timeout_sec: Seconds = 60.0
     user: str | int | None = None
 
 
 class VerifierSection(NetworkSection):
     """The verifier's time, user, variables and container."""
 
-    timeout_sec: float = Field(default=600.0, gt=0)
+    timeout_sec: Seconds = 600.0
     env: dict[str, str] = Field(default_factory=dict)
     user: str | int | None = None
     environment_mode: Literal["shared", "separate"] | None = None

@@ -8,9 +8,12 @@ TASK/
 └── solution/solve.sh  optional: the oracle
 """
 
+import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from agentrl.errors import ConfigError
@@ -18,6 +21,8 @@ from agentrl_envs.harbor.task_config import TaskConfig, parse_task_config
 from agentrl_sandbox.provider.content import compute_digest, walk_files
 
 CONFIG = "task.toml"
+_ENTRIES = 20_000
+"""Files and folders that are looked through for tasks; what a task holds does not count."""
 _CANARY = re.compile(r"(?:<!--|#)[^\n]*canary", re.IGNORECASE)
 _VARIABLE = re.compile(r"\$\{([^}:]+)(?::-(.*))?\}")
 _COMPOSE = ("docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compose.yml")
@@ -44,6 +49,11 @@ class HarborTask:
     def environment(self) -> Path:
         """Folder that its image is built of."""
         return self.folder / "environment"
+
+    @property
+    def dockerfile(self) -> Path:
+        """File that its image is built by, which an image of a name does without."""
+        return self.environment / "Dockerfile"
 
     @property
     def tests(self) -> Path:
@@ -79,11 +89,12 @@ def find_tasks(path: str | Path) -> tuple[HarborTask, ...]:
     whole or asks for what is not supported.
     """
     root = Path(path).expanduser()
-    if not root.is_dir():
-        raise ConfigError(
-            f"path is {str(path)!r}, which is no folder; give a folder of Harbor tasks"
-        )
-    folders = [root] if (root / CONFIG).is_file() else [*_find_folders(root)]
+    with _readable(root):
+        if not root.is_dir():
+            raise ConfigError(
+                f"path is {str(path)!r}, which is no folder; give a folder of Harbor tasks"
+            )
+        folders = [root] if (root / CONFIG).is_file() else [*_find_folders(root)]
     if not folders:
         raise ConfigError(
             f"{root} holds no Harbor task: there is no {CONFIG} in it or in a folder below it"
@@ -100,16 +111,51 @@ def find_tasks(path: str | Path) -> tuple[HarborTask, ...]:
 
 
 def _find_folders(root: Path) -> Iterator[Path]:
-    for folder in sorted(root.iterdir()):
-        if folder.is_dir() and not folder.name.startswith("."):
-            if (folder / CONFIG).is_file():
-                yield folder
-            else:
-                yield from _find_folders(folder)
+    """Yield the folders of tasks below one; a link is followed to a task, and no further."""
+    waiting = [root]
+    looked = 0
+    while waiting:
+        folder = waiting.pop()
+        with _readable(folder), os.scandir(folder) as entries:
+            named = sorted(islice(entries, _ENTRIES), key=lambda entry: entry.name)
+            looked += len(named)
+            if looked >= _ENTRIES:
+                raise ConfigError(
+                    f"{root} has more than {_ENTRIES} files and folders that are no task; give the "
+                    "folder that the tasks are in"
+                )
+            below: list[Path] = []
+            for entry in named:
+                path = Path(entry.path)
+                if not entry.is_dir() or entry.name.startswith("."):
+                    continue
+                if (path / CONFIG).is_file():
+                    yield path
+                elif not entry.is_symlink():
+                    below.append(path)
+        waiting += reversed(below)
+
+
+@contextmanager
+def _readable(path: Path) -> Generator[None]:
+    """Turn a refusal of the system into a `ConfigError` that names the path."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:  # `Path.resolve` raises the second for a loop of links
+        why = getattr(error, "strerror", None) or error
+        where = getattr(error, "filename", None) or path
+        raise ConfigError(
+            f"{where} cannot be read: {why}; make it readable, or remove it"
+        ) from error
 
 
 def read_task(folder: Path, *, name: str = "", root: Path | None = None) -> HarborTask:
     """Read one task folder; `ConfigError` names the file, the key and the rule."""
+    with _readable(folder):
+        return _read_task(folder, name=name, root=root)
+
+
+def _read_task(folder: Path, *, name: str, root: Path | None) -> HarborTask:
     file = folder / CONFIG
     config = parse_task_config(_read_text(file), str(file))
     check_supported(config, folder)
@@ -170,7 +216,8 @@ def check_supported(config: TaskConfig, folder: Path) -> None:
             raise _refusal(file, f"artifacts[{at}].service", artifact.service)
         if config.verifier.separate and artifact.exclude:
             raise _refusal(file, f"artifacts[{at}].exclude", list(artifact.exclude))
-        if config.verifier.separate and not artifact.source.startswith("/"):
+        is_path = artifact.source.startswith("/") and artifact.source.strip("/")
+        if config.verifier.separate and not is_path:
             raise _refusal(file, f"artifacts[{at}].source", artifact.source)
     for part in ("environment", "tests"):
         for compose in _COMPOSE:
@@ -187,11 +234,10 @@ def _refusal(file: Path, key: str, value: object) -> ConfigError:
 
 def _check_files(task: HarborTask) -> None:
     """Raise `ConfigError` for a folder that lacks a file, or leads out of itself."""
-    dockerfile = task.environment / "Dockerfile"
-    if not task.config.environment.docker_image and not dockerfile.is_file():
+    if not task.config.environment.docker_image and not task.dockerfile.is_file():
         raise ConfigError(
-            f"{dockerfile} is missing, and {task.file} names no environment.docker_image; add one "
-            "of them"
+            f"{task.dockerfile} is missing, and {task.file} names no environment.docker_image; add "
+            "one of them"
         )
     own_image, own_folder = task.verifier_image
     bundled = task.config.verifier.separate and (own_image or own_folder)

@@ -22,6 +22,7 @@ from agentrl.sandbox_provider import (
 )
 from agentrl_envs.harbor.archives import (
     LOG_FOLDERS,
+    CleanArtifact,
     clean_artifact,
     pack_folders,
     pack_tree,
@@ -49,6 +50,8 @@ _CLEAN = (
     'for name in /logs /tests; do if [ -L "$name" ] || { [ -e "$name" ] && [ ! -d "$name" ]; }; '
     'then rm -f -- "$name"; fi; done; rm -rf -- /logs/verifier /tests'
 )
+_MAKE_PLACE = 'mkdir -p -- "$2" && { [ "$2" = / ] || chmod 777 -- "$2"; }'
+_MAKE_FOLDER = 'rm -rf -- "$1" && mkdir -p -- "$2"'
 _RUN = f"(/tests/test.sh) >{OUTPUT_FILE} 2>&1"
 _SYSTEM_PROGRAMS = ("/usr/bin", "/bin", "/usr/sbin", "/sbin")
 
@@ -100,6 +103,7 @@ class HarborVerifier:
         Raises `VerifierError` where there is none, `SandboxError` for a container that is gone.
         """
         began_s = time.monotonic()
+        await self._collect(agent)
         if self.task.config.verifier.separate:
             return await self._verify_apart(agent, began_s)
         if self.agent_processes == "end":
@@ -114,13 +118,18 @@ class HarborVerifier:
             await agent.resume()
         return await self._run_tests(agent, began_s, put_tests=True)
 
+    async def _collect(self, agent: ProviderContainer) -> None:
+        """Run the hooks that write artefacts, beside what the agent left running, as Harbor does.
+
+        One that fails or is late changes nothing.
+        """
+        for hook in self.task.config.verifier.collect:
+            user = "" if hook.user is None else str(hook.user)
+            await agent.exec(["bash", "-c", hook.command], timeout_s=hook.timeout_sec, user=user)
+
     async def _verify_apart(self, agent: ProviderContainer, began_s: float) -> HarborVerdict:
-        for collect in self.task.config.verifier.collect:
-            user = "" if collect.user is None else str(collect.user)
-            argv = ["bash", "-c", collect.command]
-            await agent.exec(argv, timeout_s=collect.timeout_sec, user=user)
         await agent.halt()
-        archives: list[bytes] = []
+        artifacts: dict[str, CleanArtifact] = {}
         for source in dict.fromkeys((ARTIFACTS, *(a.source for a in self.task.config.artifacts))):
             try:
                 archive = await agent.get(source, max_bytes=self.artifact_bytes)
@@ -128,15 +137,16 @@ class HarborVerifier:
                 continue
             except OSError as error:
                 raise VerifierError(f"artefact {source} of {self.task.name!r}: {error}") from error
-            archives.append(clean_artifact(archive, source))
+            if (artifact := clean_artifact(archive, source)) is not None:
+                artifacts[source] = artifact
         await agent.stop()
         container = await self.provider.start(self.spec)
         try:
             await container.put(pack_folders(LOG_FOLDERS))
             if not self.own_tests:
                 await put_loose_files(container, self.task)
-            for archive in archives:
-                await container.put(archive)
+            for source, artifact in artifacts.items():
+                await _put_artifact(container, source, artifact)
             return await self._run_tests(container, began_s, put_tests=not self.own_tests)
         finally:
             await container.stop()
@@ -189,6 +199,20 @@ class HarborVerifier:
         )
 
 
+async def _put_artifact(container: ProviderContainer, source: str, artifact: CleanArtifact) -> None:
+    """Put an artefact at its own path; a folder takes the place of the image's."""
+    path = PurePosixPath(source)
+    script = _MAKE_FOLDER if artifact.is_folder else _MAKE_PLACE
+    argv = ["bash", "-c", script, "bash", str(path), str(path.parent)]
+    output = await container.exec(argv, timeout_s=_PREPARE_S, user="0")
+    if output.exit_code != 0:
+        errors = output.stderr.decode(errors="replace")[:500]
+        raise VerifierError(
+            f"artefact {source} cannot be put into the verifier's container: {errors}"
+        )
+    await container.put(artifact.archive, str(path.parent))
+
+
 async def put_loose_files(container: ProviderContainer, task: HarborTask) -> None:
     """Put `environment/` into the directory of a container whose image was not built of it."""
     folder, section = task.environment, task.config.environment
@@ -201,23 +225,29 @@ async def put_loose_files(container: ProviderContainer, task: HarborTask) -> Non
     await container.put(pack_tree(folder, "."), workdir)
 
 
-async def wait_healthy(
-    container: ProviderContainer, check: HealthcheckSection, *, user: str
-) -> None:
-    """Wait until a command succeeds, as Docker's HEALTHCHECK does; `SandboxError` when it fails."""
+async def wait_healthy(container: ProviderContainer, check: HealthcheckSection, file: str) -> None:
+    """Wait until a command succeeds, run by the image's user, as Docker's HEALTHCHECK.
+
+    What fails in the start period does not count; `retries` failures later are a `SandboxError`.
+    """
     began_s = time.monotonic()
     failures = 0
     while True:
-        argv = ["bash", "-c", check.command]
-        output = await container.exec(argv, timeout_s=check.timeout_sec, user=user)
+        starting = time.monotonic() - began_s < check.start_period_sec
+        output = await container.exec(["bash", "-c", check.command], timeout_s=check.timeout_sec)
         if output.exit_code == 0:
             return
-        starting = time.monotonic() - began_s < check.start_period_sec
         failures += not starting
         if failures >= check.retries:
+            ended = (
+                f"took longer than {check.timeout_sec:g} s"
+                if output.timed_out
+                else f"ended with exit code {output.exit_code}"
+            )
+            printed = (output.stderr or output.stdout).decode(errors="replace")[:500]
             raise SandboxError(
-                f"environment.healthcheck {check.command!r} failed {failures} times: "
-                f"{output.stderr.decode(errors='replace')[:500]}"
+                f"{file}: environment.healthcheck {check.command!r} failed {failures} times, and "
+                f"{ended} at last: {printed}"
             )
         await asyncio.sleep(check.start_interval_sec if starting else check.interval_sec)
 

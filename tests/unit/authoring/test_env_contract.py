@@ -21,7 +21,7 @@ from agentrl.engine.scripted import ScriptedEngine
 from agentrl.env import Action, Env, Observation, Step
 from agentrl.errors import CheckError, ConfigError, ContractError, EnvError
 from agentrl.message import Message
-from agentrl.rollout.demonstrations import demonstrate
+from agentrl.rollout.demonstrations import PlannedDemonstration, demonstrate
 from agentrl.rollout.env_wrapper import EnvWrapper
 from agentrl.rollout.episode import EpisodeRunner
 from agentrl.rollout.scheduler.topology import TooManyFailures, check_scored
@@ -158,14 +158,14 @@ async def sentence_of_check(env: Env) -> str:
 async def sentence_of_gold(env: Env) -> str:
     task = next(iter(Honest().tasks("train")))
     with pytest.raises(ContractError) as raised:
-        await demonstrate(lambda: env, [task], guess_fraction=0.0, seed=0, concurrency=1)
+        await demonstrate(lambda: env, [PlannedDemonstration(task)], concurrency=1)
     return str(raised.value)
 
 
 async def sentence_of_guess(env: Env) -> str:
     task = next(iter(Honest().tasks("train")))
     with pytest.raises(ContractError) as raised:
-        await demonstrate(lambda: env, [task], guess_fraction=1.0, seed=0, concurrency=1)
+        await demonstrate(lambda: env, [PlannedDemonstration(task, "5")], concurrency=1)
     return str(raised.value)
 
 

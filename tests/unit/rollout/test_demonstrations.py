@@ -1,6 +1,7 @@
 """Demonstrations, and worlds that break while they are made.
 
-Mutants seen caught: no second attempt; one attempt more; the world of a broken attempt left open.
+Mutants seen caught: no second attempt; one attempt more; the world of a broken attempt left open;
+guesses among a few tasks in place of their solutions, or as many as tasks whatever the fraction.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +12,7 @@ import pytest
 from agentrl.env import Action, BaseEnv, Info, Observation, Step, say
 from agentrl.errors import EnvError
 from agentrl.message import Message
-from agentrl.rollout.demonstrations import ATTEMPTS, demonstrate
+from agentrl.rollout.demonstrations import ATTEMPTS, demonstrate, plan_demonstrations
 from agentrl.task import Split, Task
 
 TASKS = [Task(prompt=f"say {n}", answer=str(n)) for n in range(6)]
@@ -60,7 +61,8 @@ async def shown(breaks: int, *, guess_fraction: float = 0.0) -> tuple[list[str],
         made.append(Brittle(opened, breaks=breaks))
         return made[-1]
 
-    episodes = await demonstrate(make, TASKS, guess_fraction=guess_fraction, seed=0, concurrency=2)
+    planned = plan_demonstrations(TASKS, guess_fraction=guess_fraction, seed=0)
+    episodes = await demonstrate(make, planned, concurrency=2)
     assert [episode.task for episode in episodes] == TASKS
     assert not any(env.is_open for env in made)
     return opened, made
@@ -77,3 +79,19 @@ async def test_one_that_breaks_every_time_says_which_and_why() -> None:
     with pytest.raises(EnvError, match=f"{TASKS[2].id}.*the page is gone") as raised:
         await shown(ATTEMPTS)
     assert isinstance(raised.value.__cause__, OSError)
+
+
+@pytest.mark.parametrize(("fraction", "guessed"), [(0.0, 0), (0.25, 2), (0.5, 6), (0.75, 18)])
+def test_guesses_come_on_top_of_a_few_tasks(fraction: float, guessed: int) -> None:
+    planned = plan_demonstrations(TASKS, guess_fraction=fraction, seed=3, every_task=True)
+    assert [one.task for one in planned if one.guess is None] == TASKS
+    guesses = [one for one in planned if one.guess is not None]
+    assert len(guesses) == guessed
+    assert {one.guess for one in guesses} <= {"0"}
+    assert [one.task for one in guesses[:6]] == TASKS[:guessed]
+
+
+def test_guesses_are_a_fraction_of_many_tasks() -> None:
+    planned = plan_demonstrations(TASKS * 100, guess_fraction=0.25, seed=3)
+    assert [one.task for one in planned] == TASKS * 100
+    assert 120 < sum(one.guess is not None for one in planned) < 180

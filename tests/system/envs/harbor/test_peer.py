@@ -11,6 +11,7 @@ from agentrl.errors import ConfigError, VerifierError
 from agentrl_envs.harbor.rewards import parse_rewards
 from agentrl_envs.harbor.task_config import TaskConfig, parse_task_config
 from tests.support.foreign_packages import harbor_configs, harbor_rewards
+from tests.support.harbor_features import FEATURES
 
 pytestmark = pytest.mark.harbor
 EXAMPLES = Path(__file__).parents[4] / "examples" / "harbor"
@@ -54,6 +55,25 @@ REWARDS: tuple[tuple[bytes | None, bytes | None], ...] = (
     (None, b"1e400"),
     (None, b"1,5"),
     (None, b"\xff"),
+    (None, b"true"),
+    (None, b"1_0"),
+    (None, b"1__0"),
+    (None, b"0x1"),
+    (None, b"1\r\n"),
+    (None, b"1 2"),
+    (None, b"\xef\xbb\xbf1"),
+    (None, "\uff11".encode()),
+    (None, "\u0663.\u0665\u00a0".encode()),
+    (None, "\u00bd".encode()),
+    (None, b"1" * 400),
+    (None, b"0." + b"1" * 5000),
+    (b'{"reward": false}', None),
+    (b'{"reward": "1_0"}', None),
+    (b'{"reward": 1_0}', None),
+    ('{"reward": \uff11}'.encode(), None),
+    (b"true", b"1"),
+    (b'{"a": 1e-400, "b": -0.0}', None),
+    (b" \n", b"1"),
     (b'{"reward": 0.5}', b"1"),
     (b'{"a": 1, "b": -2}', None),
     (b'{"reward": true}', None),
@@ -101,11 +121,13 @@ def read_ours(text: str) -> TaskConfig | None:
 
 def test_harbor_reads_the_same_of_a_task_file(tmp_path: Path) -> None:
     files = sorted(EXAMPLES.glob("*/task.toml"))
-    texts = [*TEXTS, *(file.read_text() for file in files)]
+    features = [feature.toml for feature in FEATURES.values()]
+    texts = [*TEXTS, *features, *(file.read_text() for file in files)]
     (tmp_path / "texts.json").write_text(json.dumps(texts))
     theirs = harbor_configs(tmp_path / "texts.json")
     assert len(files) >= 5
     assert sum(config is None for config in theirs) >= 10
+    assert None not in theirs[len(TEXTS) :]
     for text, other in zip(texts, theirs, strict=True):
         ours = read_ours(text)
         assert (ours is None) == (other is None), text

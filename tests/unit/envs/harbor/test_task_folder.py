@@ -1,10 +1,13 @@
 """Task folders: what is read of them, and what is refused with file and key.
 
 Mutants seen caught: GPUs not refused, a network without the key, links that lead out of a task,
-`allow_internet` ignored.
+`allow_internet` ignored, endless times taken, what the system refuses not caught, links followed.
 """
 
 import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from agentrl_envs.harbor import HarborEnv, inspect_harbor
 from agentrl_envs.harbor.settings import decide_limits, decide_networks
 from agentrl_envs.harbor.task_config import EnvironmentSection, parse_size_mb, parse_task_config
 from agentrl_envs.harbor.task_folder import find_tasks, read_task, resolve_env, strip_canary
+from tests.support.harbor_features import FEATURES, REFUSED
 from tests.support.harbor_tasks import TOML, write_task
 
 FULL = """
@@ -86,6 +90,31 @@ def test_sizes(size: str, mb: int) -> None:
         ("= 3", r"task.toml is not valid TOML"),
         ("[agent]\ntimeout_sec = 'soon'", r"task.toml: agent.timeout_sec: .*number"),
         ("[agent]\ntimeout_sec = 0", r"agent.timeout_sec: .*greater than 0"),
+        ("[agent]\ntimeout_sec = 1e400", r"agent.timeout_sec: .*finite"),
+        ("[verifier]\ntimeout_sec = inf", r"verifier.timeout_sec: .*finite"),
+        ("[verifier]\ntimeout_sec = -1", r"verifier.timeout_sec: .*greater than 0"),
+        ("[environment]\nbuild_timeout_sec = nan", r"environment.build_timeout_sec: "),
+        ("[environment]\nstorage_mb = -5", r"environment.storage_mb: .*greater than 0"),
+        ("[environment]\nmemory_mb = 0", r"environment.memory_mb: .*greater than 0"),
+        ("[environment]\nmemory = '0G'", r"environment.memory_mb: .*greater than 0"),
+        ("[environment]\ncpus = -1", r"environment.cpus: .*greater than 0"),
+        ("[environment]\ngpus = -1", r"environment.gpus = -1"),
+        (
+            "[environment.healthcheck]\ncommand = 'true'\nretries = 0",
+            r"environment.healthcheck.retries: .*greater than or equal to 1",
+        ),
+        (
+            "[environment.healthcheck]\ncommand = 'true'\ninterval_sec = -1",
+            r"environment.healthcheck.interval_sec: ",
+        ),
+        (
+            "[[verifier.collect]]\ncommand = 'x'\ntimeout_sec = inf",
+            r"verifier.collect.0.timeout_sec: .*finite",
+        ),
+        (
+            "artifacts = ['//']\n[verifier]\nenvironment_mode = 'separate'",
+            r"artifacts\[0\].source = '//'",
+        ),
         ("[environment]\nmemory = '2T'", r"environment: .*no unit"),
         ("[environment]\nmemory = '2G'\nmemory_mb = 1", r"'2G' is 2048 MB, but memory_mb is 1"),
         ("[environment]\nnetwork_mode = 'some'", r"environment.network_mode"),
@@ -115,6 +144,15 @@ def test_what_is_refused_is_named(toml: str, why: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=why) as caught:
         read_task(write_task(tmp_path / "task", toml=toml))
     assert str(tmp_path / "task") in str(caught.value)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_feature_that_is_not_played_is_refused_by_name(name: str, tmp_path: Path) -> None:
+    feature = FEATURES[name]
+    folder = feature.write(tmp_path / "task")
+    with pytest.raises(ConfigError, match=feature.refused) as caught:
+        HarborEnv(str(folder), network=feature.network)  # pyright: ignore[reportArgumentType]
+    assert str(folder) in str(caught.value)
 
 
 def test_no_gpu_is_no_wish(tmp_path: Path) -> None:
@@ -283,3 +321,44 @@ def test_a_pipe_in_a_task_is_refused_and_not_read(tmp_path: Path) -> None:
     os.mkfifo(folder / "tests" / "pipe")
     with pytest.raises(ConfigError, match="tests/pipe is neither a file nor a folder"):
         read_task(folder)
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """Be a user who may not read everything, where we are root."""
+    own = os.geteuid()
+    if own == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if own == 0:
+            os.seteuid(own)
+
+
+@pytest.mark.parametrize("hidden", ["", "set", "set/task", "set/task/tests", "set/task/task.toml"])
+def test_what_cannot_be_read_is_named(hidden: str) -> None:
+    with tempfile.TemporaryDirectory(prefix="agentrl-harbor-") as folder:
+        root = Path(folder)
+        root.chmod(0o755)
+        write_task(root / "set" / "task")
+        (root / hidden).chmod(0)
+        with as_nobody(), pytest.raises(ConfigError, match=r"cannot be read: .*Permission denied"):
+            inspect_harbor(str(root / "set"))
+        (root / hidden).chmod(0o755)
+
+
+def test_links_are_followed_to_a_task_and_no_further(tmp_path: Path) -> None:
+    folder = write_task(tmp_path / "elsewhere" / "task")
+    (tmp_path / "set").mkdir()
+    os.symlink(folder, tmp_path / "set" / "task")
+    os.symlink(tmp_path, tmp_path / "set" / "loop")
+    assert [task.name for task in find_tasks(tmp_path / "set")] == ["task"]
+    os.symlink("loop", folder / "tests" / "loop")
+    with pytest.raises(ConfigError, match=r"loop"):
+        find_tasks(tmp_path / "set")
+
+
+def test_a_folder_of_other_things_is_no_set_of_tasks() -> None:
+    with pytest.raises(ConfigError, match="/proc"):
+        inspect_harbor("/proc")
