@@ -9,11 +9,11 @@
 | `dataset` | a file read, one turn scored per row | `json.loads` and the same function |
 | `harbor` | a container started, one command, removed | the same by the `docker` command |
 
-`--only GROUP ...` chooses. A step is the work; a ratio is our rate in theirs, and the goal of 0.67 is
-1.5 times their time. The measure is CPU time of the process tree, the hosts and the server among it;
-for `harbor` it is time by the clock, since Docker's engine is no child of ours. Theirs is spared what
-an environment of ours has beyond it: messages, parsed answers, a thread or a process of its own per
-episode, a deadline. What needs a package that is not there is said below the table.
+`--only GROUP ...` chooses. A step is the work; a ratio is our rate in theirs, and the goal of 0.67
+is 1.5 times their time. The measure is CPU time of the process tree, the hosts and the server among
+it; for `harbor` it is time by the clock, since Docker's engine is no child of ours. Theirs is
+spared what an environment of ours has beyond it: messages, parsed answers, a thread or a process of
+its own per episode, a deadline. What needs a package that is not there is said below the table.
 """
 
 import asyncio

@@ -18,6 +18,7 @@ from agentrl.message import Message
 from agentrl.rewards import last_text
 from agentrl.runtime.atomic_files import write_text
 from agentrl.runtime.http_endpoint import KEY, HttpEndpoint, HttpEndpointClient
+from agentrl.runtime.json_limits import JsonLimits
 from agentrl.runtime.scope import shared
 from agentrl.task import Task
 from agentrl_envs.dataset.row_tasks import fill_template
@@ -28,6 +29,8 @@ PLACEHOLDERS = ("question", "answer", "response", "conversation")
 """Placeholders besides the columns of the data set."""
 LONGEST_RESPONSE = 100_000
 """Characters of an answer that a judge is shown."""
+VERDICT_LIMITS = JsonLimits(text_bytes=2**22)
+"""Of what a judge's endpoint answers; no more is received."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +178,7 @@ class JudgeClient:
             async with asyncio.timeout(settings.deadline_s), self._room:
                 self._check_budget()
                 self._spent.calls += 1
-                answer = await self._client.ask("chat/completions", body)
+                answer = await self._client.ask("chat/completions", body, limits=VERDICT_LIMITS)
         except TimeoutError as error:
             raise JudgeError(
                 f"{settings.model} gave no verdict within deadline_s, {settings.deadline_s:g} s"
