@@ -48,7 +48,7 @@ from tests.support.ports import free_port
 ROOT = Path(__file__).parents[1]
 GOAL = 1 / 1.5
 """Of our rate in theirs."""
-STEPS, QUICK_STEPS = 2_000, 50
+STEPS, QUICK_STEPS = 500, 50
 CHEAPER = 50
 """Times as many steps for a loop of theirs that takes microseconds."""
 ROWS, QUICK_ROWS = 2_000, 50
