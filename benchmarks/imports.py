@@ -184,7 +184,7 @@ def measure_gem(bench: Benchmark) -> None:
         start_timeout_s=START_S,
     )
     with ExitStack() as closing:
-        theirs = partial(_start_peer, bench, closing, python, GEM_LOOP)
+        theirs = partial(_start_peer, closing, CHEAPER * _count_steps(bench), python, GEM_LOOP)
         _compare_steps(bench, "gem", make, agentrl.say(GUESS), theirs)
 
 
@@ -205,7 +205,8 @@ def measure_openenv(bench: Benchmark) -> None:
             action_key="message",
             start_timeout_s=START_S,
         )
-        theirs = partial(_start_peer, bench, closing, python, OPENENV_LOOP, url, path=path)
+        steps = _count_steps(bench)
+        theirs = partial(_start_peer, closing, steps, python, OPENENV_LOOP, url, path=path)
         _compare_steps(bench, "openenv", make, agentrl.say("hello"), theirs)
 
 
@@ -370,11 +371,11 @@ def _count_steps(bench: Benchmark) -> int:
 
 
 def _start_peer(
-    bench: Benchmark, closing: ExitStack, python: str, program: str, *args: str, path: str = ""
+    closing: ExitStack, steps: int, python: str, program: str, *args: str, path: str = ""
 ) -> Run:
     loop = closing.enter_context(PeerLoop(python, program, *args, path=path))
     loop.play(WARM_STEPS)
-    return partial(loop.play, _count_steps(bench))
+    return partial(loop.play, steps)
 
 
 def _compare_steps(

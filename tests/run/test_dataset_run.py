@@ -1,7 +1,4 @@
-"""Runs on what people have already: a class made for TRL, and a parquet file in five lines of YAML.
-
-Mutants seen caught: (below)
-"""
+"""Runs on what people have already: a class made for TRL, and a parquet file in five lines of YAML."""
 
 import json
 from pathlib import Path

@@ -125,12 +125,12 @@ def build_rewards(given: RewardName | Sequence[RewardName]) -> RewardSum:
     return RewardSum([_build_part(one) for one in list_rewards(given)])
 
 
-def list_rewards(given: RewardName | Sequence[RewardName]) -> list[RewardName]:
+def list_rewards(given: RewardName | Sequence[RewardName] | None) -> list[RewardName]:
     """Return one or several rewards as a list."""
     if isinstance(given, str | Mapping) or callable(given):
         return [given]
     if not given:
-        raise ConfigError(f"reward is an empty list; name {NAMES}")
+        raise ConfigError(f"reward is {'null' if given is None else 'an empty list'}; name {NAMES}")
     return list(given)
 
 

@@ -64,6 +64,11 @@ class DataSource:
     def __post_init__(self) -> None:
         if not isinstance(self.path, str) and self.split is not None:
             raise ConfigError("path has a file for each split, so leave `split` out")
+        if self.subset is not None and all(map(is_data_file, self.paths)):
+            raise ConfigError(
+                f"subset is {self.subset!r}, but {self.paths[0]} is a file, and only a data set of "
+                "the hub has subsets; leave `subset` out"
+            )
 
     def __hash__(self) -> int:
         return hash((self.paths, self.subset, self.split_column, self.heldout_fraction))
@@ -127,7 +132,7 @@ class TaskColumns:
     has_system: bool = False
     """Whether the environment begins with a system message of its own."""
 
-    def build_task(self, row: DataRow) -> Task:
+    def build_task(self, row: DataRow, *, split: Split = "train") -> Task:
         """Return the task of a row; `ConfigError` that names the row and the column."""
         prompt = self._build_prompt(row)
         if self.has_system and not isinstance(prompt, str) and prompt[0].role == "system":
@@ -136,7 +141,7 @@ class TaskColumns:
                 "`system`"
             )
         answer = self._read_answer(row)
-        return Task(prompt=prompt, answer=answer, data={"row": dict(row.values)})
+        return Task(prompt=prompt, answer=answer, split=split, data={"row": dict(row.values)})
 
     def _build_prompt(self, row: DataRow) -> str | tuple[Message, ...]:
         if _PLACEHOLDER.search(self.prompt):
@@ -217,7 +222,7 @@ class RowTasks:
     def __getitem__(self, index: int) -> Task:
         place = self._places[index]
         row = DataRow(f"row {place + 1}", self._rows.read(place))
-        task = replace(self._columns.build_task(row), split=self._split)
+        task = self._columns.build_task(row, split=self._split)
         repeat = self._rows.repeats.get(place)
         return task if repeat is None else replace(task, id=f"{task.id}-{repeat}")
 

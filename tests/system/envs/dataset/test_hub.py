@@ -1,4 +1,7 @@
-"""Data sets that are no file are read by `datasets`, here from a folder as the hub has them."""
+"""Data sets that are no file are read by `datasets`, here from a folder as the hub has them.
+
+Mutants seen caught: a split that is not asked for.
+"""
 
 import json
 from pathlib import Path

@@ -1,6 +1,7 @@
 """A judge at a real endpoint: verdicts, what is kept, budgets, deadlines, failures of a kind.
 
-Mutants seen caught: a reply without a score paid as 0; an answer that is late waited for.
+Mutants seen caught: a reply without a score paid as 0; an answer that is late waited for; an
+answer without end received; a key sent on to where an endpoint redirects.
 """
 
 import asyncio

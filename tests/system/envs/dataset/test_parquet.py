@@ -1,6 +1,7 @@
 """Rows of parquet, read where pyarrow is: five lines of a config.
 
-Mutants seen caught: a picture that is kept among the values, which no JSON holds.
+Mutants seen caught: a picture that is kept among the values, which no JSON holds; rows
+of the first batch alone.
 """
 
 from collections.abc import Callable

@@ -162,6 +162,7 @@ async def test_rewards_are_weighted_and_named() -> None:
 @pytest.mark.parametrize(
     ("reward", "words"),
     [
+        (None, "reward is null; name exact, math"),
         ([], "reward is an empty list; name exact, math, judge, module:function or trl:"),
         ("exct", "reward 'exct' is none; name exact, math"),
         ({"weight": 1}, r"a reward is given as \{'weight': 1\}, without its name; add `name`"),

@@ -1,8 +1,10 @@
 """Rows of a data set become tasks, or an error that names the file, the row and the way out.
 
 Mutants seen caught: a hash of the row in place of the prompt, so that one prompt is in both splits;
-U+2028 taken for the end of a line; a second row of one problem with the id of the first; a
-placeholder filled again in what was filled in.
+U+2028 taken for the end of a line; a third row of one problem with the id of the second; a
+placeholder filled again in what was filled in; UTF-16 not looked for; columns of one name read; the
+limit on values of CSV left wide; a file that changed not read again; one prompt for all rows not told;
+a list that ends with a tool's message, or has a late system message; NaN kept; rows kept as objects.
 """
 
 import csv
@@ -327,6 +329,7 @@ def test_names_of_splits_decide(tmp_path: Path) -> None:
     ("settings", "words"),
     [
         ({"path": {"train": "a", "heldout": "b"}, "split": "c"}, "so leave `split` out"),
+        ({"path": "a.csv", "subset": "main"}, "subset is 'main', but a.csv is a file, and only"),
     ],
 )
 def test_settings_that_say_no_split(settings: dict[str, Any], words: str) -> None:

@@ -1,6 +1,7 @@
 """Settings of a data set that break their rule say which, and how it is written.
 
-Mutants seen caught: (below)
+Mutants seen caught: a truth value taken for a number, or for a count; names of splits not looked at; a
+key that is not known without a hint; settings of a class of TRL's not checked.
 """
 
 from pathlib import Path
@@ -106,6 +107,12 @@ def test_a_key_that_is_not_known_has_a_hint() -> None:
     assert find_key_fault({"name": 1}, ["name"]) == ""
     with pytest.raises(ConfigError, match="unexpected keyword argument 'promt'; did you mean 'pro"):
         make("dataset:a.jsonl", promt="question")
+
+
+@pytest.mark.parametrize("id", ["dataset", "trl:tests.support.counter_factory:IncrementEnv"])
+def test_an_environment_checks_them_too(id: str) -> None:
+    with pytest.raises(ConfigError, match="max_turns of the data set is '3'; it must be a whole"):
+        make(id, path="rows.jsonl", max_turns="3")
 
 
 @pytest.mark.parametrize(
