@@ -227,9 +227,13 @@ def make(id: str, /, **kwargs: Any) -> Env:
     try:
         inspect.signature(maker).bind(**settings)
     except TypeError as error:
-        names = ", ".join(inspect.signature(maker).parameters) or "none"
+        names = list(inspect.signature(maker).parameters)
+        unknown = [key for key in settings if key not in names]
+        near = [close for key in unknown for close in get_close_matches(key, names, n=1)]
+        hint = f"did you mean {near[0]!r}? " if near else ""
         raise ConfigError(
-            f"{id}: {error}; the keyword arguments of this environment are: {names}"
+            f"{id}: {error}; {hint}the keyword arguments of this environment are: "
+            f"{', '.join(names) or 'none'}"
         ) from None
     try:
         env = maker(**settings)

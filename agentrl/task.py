@@ -12,6 +12,7 @@ Split = Literal["train", "heldout"]
 """Part of an environment's tasks: to train on, or to evaluate with."""
 SPLITS: tuple[Split, ...] = ("train", "heldout")
 """Both splits, in order."""
+_ENCODER = json.JSONEncoder(sort_keys=True, default=str)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +57,7 @@ class Task:
     def fingerprint(self) -> str:
         """Return 16 hex digits of the prompt's text and answer: equal for equal problems."""
         text = [[m.role, m.text, [i.digest for i in m.images]] for m in self.messages]
-        blob = json.dumps([text, self.answer], sort_keys=True, default=str)
+        blob = _ENCODER.encode([text, self.answer])
         return hashlib.sha256(blob.encode()).hexdigest()[:16]
 
 

@@ -139,8 +139,9 @@ def missing_pycosat() -> str:
 
 
 PEERS = (
-    *("browsergym", "gem", "harbor", "inspect", "math_verify", "openenv", "openenv_next"),
-    *("pyarrow", "renderers", "smollm2", "torchao", "trl_templates", "uv", "verifiers", "vllm"),
+    *("browsergym", "datasets", "gem", "harbor", "inspect", "math_verify", "openenv"),
+    *("openenv_next", "pyarrow", "renderers", "smollm2", "torchao", "trl_templates", "uv"),
+    *("verifiers", "vllm"),
 )
 """Packages that do not go into our venv; see peers.sh."""
 PARTS: Mapping[str, Callable[[], str]] = {

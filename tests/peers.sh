@@ -59,6 +59,11 @@ PYTHON
         ;;
     # ... and 160 MB that only one format of exports needs.
     pyarrow) $pip --no-deps --target "$place.partial" pyarrow==26.0.1 ;;
+    # What reads data sets of the hub, beside pyarrow; the rest of what it needs is in our venv.
+    datasets)
+        $pip --no-deps --target "$place.partial" datasets==5.2.0 dill==0.4.1 multiprocess==0.70.19 \
+            pandas==3.1.1
+        ;;
     # What answers of mathematics are compared with; sympy is in our venv.
     math_verify)
         $pip --no-deps --target "$place.partial" math-verify==0.9.0 latex2sympy2_extended==1.11.0 \
@@ -101,8 +106,8 @@ vllm() {
     trap - ERR
 }
 
-all="gem harbor inspect math_verify openenv openenv_next pyarrow renderers smollm2 torchao trl_templates"
-all+=" uv verifiers vllm"
+all="datasets gem harbor inspect math_verify openenv openenv_next pyarrow renderers smollm2 torchao"
+all+=" trl_templates uv verifiers vllm"
 for name in "${@:-$all}"; do
     for one in $name; do
         build "$one"

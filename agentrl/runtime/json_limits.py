@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import isfinite
 from typing import Any, NoReturn, cast
 
@@ -65,16 +66,8 @@ def read_json(text: str | bytes, limits: JsonLimits = DEFAULT_LIMITS) -> Any:
 def parse_json(text: str, start: int, limits: JsonLimits = DEFAULT_LIMITS) -> tuple[Any, int]:
     """Return the JSON value at `start`, unchecked, and its end; errors count from `start`."""
 
-    def parse_int(digits: str) -> int:
-        # Before `int`, whose work is quadratic and which refuses more than 4,300 digits.
-        if len(digits) > limits.digits + (digits[0] == "-"):
-            _refuse_digits(limits)
-        return int(digits)
-
     try:
-        return json.JSONDecoder(parse_int=parse_int, parse_constant=_refuse_constant).raw_decode(
-            text, start
-        )
+        return _find_decoder(limits).raw_decode(text, start)
     except JsonLimitError:
         raise
     except RecursionError:
@@ -83,6 +76,17 @@ def parse_json(text: str, start: int, limits: JsonLimits = DEFAULT_LIMITS) -> tu
         raise JsonLimitError(
             f"broken JSON: {error.msg} at character {error.pos - start}; write one JSON value"
         ) from None
+
+
+@lru_cache(maxsize=32)
+def _find_decoder(limits: JsonLimits) -> json.JSONDecoder:
+    def parse_int(digits: str) -> int:
+        # Before `int`, whose work is quadratic and which refuses more than 4,300 digits.
+        if len(digits) > limits.digits + (digits[0] == "-"):
+            _refuse_digits(limits)
+        return int(digits)
+
+    return json.JSONDecoder(parse_int=parse_int, parse_constant=_refuse_constant)
 
 
 def check_text_bytes(text: str | bytes, limits: JsonLimits = DEFAULT_LIMITS) -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,23 @@ from pyarrow import parquet
 rows = [r for f in sorted(output.glob("data/*.parquet")) for r in parquet.read_table(f).to_pylist()]
 print(json.dumps(rows))
 """
+_HUB = """
+import json, sys
+from agentrl.errors import ConfigError
+from agentrl_envs.dataset import DatasetEnv
+from agentrl_envs.dataset.rows import read_rows
+answers = []
+for settings in json.loads(sys.argv[2]):
+    try:
+        rows = [[row.place, row.values] for row in read_rows(sys.argv[1], **settings)]
+        answers.append([len(rows), *rows[0]])
+    except ConfigError as error:
+        answers.append(str(error))
+split = {"train": "train", "heldout": "test"}
+env = DatasetEnv(path=sys.argv[1], split=split, prompt="question")
+answers.append({name: sorted(task.answer for task in env.tasks(name)) for name in split})
+print(json.dumps(answers))
+"""
 
 
 def atif_errors(folder: Path) -> list[str]:
@@ -103,16 +121,28 @@ def export_with_pyarrow(run: Path, output: Path) -> list[dict[str, Any]]:
     return json.loads(_run(_PARQUET, run, output, place="pyarrow"))
 
 
+def read_with_datasets(folder: Path, settings: Sequence[Mapping[str, str]]) -> list[Any]:
+    """Return, for each of the settings, what `datasets` reads of a folder: count and first row.
+
+    Then the answers of the tasks by split. An error is its text.
+    """
+    asked = json.dumps(settings)
+    return json.loads(
+        _run(_HUB, folder, asked, place="datasets", HF_HUB_OFFLINE="1", HF_HOME=f"{folder}/../home")
+    )
+
+
 def python_of(name: str) -> str:
     """Return the interpreter of a peer's venv."""
     return str(BENCH / name / "bin" / "python")
 
 
-def _run(program: str, *arguments: Path, place: str) -> str:
-    path = os.pathsep.join([*filter(None, sys.path), str(BENCH / place)])
+def _run(program: str, *arguments: Path | str, place: str, **environ: str) -> str:
+    places = (place, "pyarrow") if place == "datasets" else (place,)
+    path = os.pathsep.join([*filter(None, sys.path), *(str(BENCH / name) for name in places)])
     ran = subprocess.run(
         [sys.executable, "-c", program, *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": path},
+        env={**os.environ, "PYTHONPATH": path, **environ},
         capture_output=True,
         text=True,
         timeout=120,

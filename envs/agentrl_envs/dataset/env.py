@@ -7,7 +7,7 @@ from agentrl.authoring.tool_env import ToolEnv
 from agentrl.env import Action, say
 from agentrl.errors import ConfigError
 from agentrl.message import Message
-from agentrl.registry import make
+from agentrl.registry import make, spec
 from agentrl.runtime.distribution import install_command
 from agentrl.runtime.imports import import_callable
 from agentrl.runtime.machine import is_installed
@@ -23,8 +23,9 @@ from agentrl_envs.dataset.reward_sum import (
     find_judges,
     list_rewards,
 )
-from agentrl_envs.dataset.row_tasks import DataSource, TaskColumns, build_tasks, order_tasks
+from agentrl_envs.dataset.row_tasks import DataSource, TaskColumns, load_tasks, order_tasks
 from agentrl_envs.dataset.rows import find_missing_reader
+from agentrl_envs.dataset.settings import DATASET_RULES, check_settings
 
 if TYPE_CHECKING:
     from agentrl.config.run import RunConfig
@@ -77,6 +78,7 @@ class DatasetEnv(ToolEnv):
             max_turns: Number of messages of the agent after which an episode ends.
             tool_timeout_s: Deadline of every call of a tool.
         """
+        check_settings(locals(), DATASET_RULES, of="the data set")
         self._reward_names = reward
         self._rewards = build_rewards(reward)
         compares = compares_answers(reward)
@@ -90,7 +92,7 @@ class DatasetEnv(ToolEnv):
             split_column=split_column,
             heldout_fraction=heldout_fraction,
         )
-        tasks = build_tasks(source, columns)
+        tasks = load_tasks(source, columns)
         for judge in find_judges(reward):
             check_placeholders(judge.read_prompt(), tasks["train"][0].data["row"])
         super().__init__(
@@ -136,11 +138,17 @@ def say_reference(task: Task, seen: Sequence[Message]) -> Action:
 
 def find_missing_parts(config: "RunConfig") -> Iterator[str]:
     """Yield the faults that keep a data set from being read and judged here."""
-    settings = config.env.kwargs
+    settings = {**spec(config.env.id).kwargs, **config.env.kwargs}
+    try:
+        check_settings(settings, DATASET_RULES, of="the data set")
+        rewards = list_rewards(settings.get("reward") or "exact")
+    except ConfigError as error:
+        yield str(error)
+        return
     path = settings.get("path", ())
     paths = path.values() if isinstance(path, Mapping) else [path] if path else []
     faults = [find_missing_reader(str(place)) for place in paths]
-    for one in list_rewards(settings.get("reward") or "exact"):
+    for one in rewards:
         name = one.get("name") if isinstance(one, Mapping) else one
         if name == "math":
             faults.append(find_missing_math())
@@ -149,8 +157,7 @@ def find_missing_parts(config: "RunConfig") -> Iterator[str]:
     if any(faults):
         yield from filter(None, faults)
         return
-    kind = config.env.id.partition(":")[0]
     try:
-        make(kind, **settings)
+        make(config.env.id, **config.env.kwargs)
     except ConfigError as error:
         yield str(error)

@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,15 +18,19 @@ from agentrl.message import Message
 from agentrl.rewards import last_text
 from agentrl.runtime.atomic_files import write_text
 from agentrl.runtime.http_endpoint import KEY, HttpEndpoint, HttpEndpointClient
+from agentrl.runtime.json_limits import JsonLimits
 from agentrl.runtime.scope import shared
 from agentrl.task import Task
 from agentrl_envs.dataset.row_tasks import fill_template
+from agentrl_envs.dataset.settings import JUDGE_RULES, check_settings
 
 _SCORE = re.compile(r"\bscore[\s:=*\"'`]{1,8}(-?\d++(?:\.\d++)?+)(?!\w)", re.IGNORECASE | re.ASCII)
 PLACEHOLDERS = ("question", "answer", "response", "conversation")
 """Placeholders besides the columns of the data set."""
 LONGEST_RESPONSE = 100_000
 """Characters of an answer that a judge is shown."""
+VERDICT_LIMITS = JsonLimits(text_bytes=2**22)
+"""Of what a judge's endpoint answers; no more is received."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,15 +66,8 @@ class JudgeSettings:
     """Further tries after an answer that may pass, such as 429 and 5xx."""
 
     def __post_init__(self) -> None:
-        low, high = self.scale
-        if not low < high:
-            raise ConfigError(
-                f"the scale of a judge is {list(self.scale)}; give the lowest and the highest "
-                "score, such as [0, 10]"
-            )
-        for name in ("max_tokens", "deadline_s", "concurrency"):
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"{name} of a judge is {getattr(self, name)}; it must be above 0")
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        check_settings(values, JUDGE_RULES, of="a judge")
 
     def read_prompt(self) -> str:
         """Return the prompt's text; `ConfigError` for a file that is not there or says nothing."""
@@ -181,7 +178,7 @@ class JudgeClient:
             async with asyncio.timeout(settings.deadline_s), self._room:
                 self._check_budget()
                 self._spent.calls += 1
-                answer = await self._client.ask("chat/completions", body)
+                answer = await self._client.ask("chat/completions", body, limits=VERDICT_LIMITS)
         except TimeoutError as error:
             raise JudgeError(
                 f"{settings.model} gave no verdict within deadline_s, {settings.deadline_s:g} s"

@@ -14,6 +14,13 @@ from agentrl.task import Task
 from agentrl_envs.dataset.final_answers import exact_reward
 from agentrl_envs.dataset.llm_judge import JudgeReward, JudgeSettings
 from agentrl_envs.dataset.math_reward import MathReward
+from agentrl_envs.dataset.settings import (
+    JUDGE_RULES,
+    check_settings,
+    find_key_fault,
+    is_number,
+    is_text,
+)
 from agentrl_envs.dataset.trl_reward import TrlReward
 
 RewardName = str | Mapping[str, Any] | Callable[..., Any]
@@ -21,6 +28,8 @@ RewardName = str | Mapping[str, Any] | Callable[..., Any]
 with settings; or a function."""
 TRL = "trl:"
 NAMES = "exact, math, judge, module:function or trl:module:function"
+PART_KEYS = ("name", "weight", "label")
+"""Keys of a reward that is given with settings; a judge has more."""
 COMPARING = ("exact", "math")
 """Rewards that compare with the reference, which every row must have."""
 
@@ -116,12 +125,12 @@ def build_rewards(given: RewardName | Sequence[RewardName]) -> RewardSum:
     return RewardSum([_build_part(one) for one in list_rewards(given)])
 
 
-def list_rewards(given: RewardName | Sequence[RewardName]) -> list[RewardName]:
+def list_rewards(given: RewardName | Sequence[RewardName] | None) -> list[RewardName]:
     """Return one or several rewards as a list."""
     if isinstance(given, str | Mapping) or callable(given):
         return [given]
     if not given:
-        raise ConfigError(f"reward is an empty list; name {NAMES}")
+        raise ConfigError(f"reward is {'null' if given is None else 'an empty list'}; name {NAMES}")
     return list(given)
 
 
@@ -141,6 +150,8 @@ def find_judges(given: RewardName | Sequence[RewardName]) -> list[JudgeSettings]
 
 
 def _build_part(given: RewardName) -> RewardPart:
+    if not isinstance(given, str | Mapping) and not callable(given):
+        raise ConfigError(f"reward {given!r:.80} is none; name {NAMES}")
     if not isinstance(given, str | Mapping):
         label = getattr(given, "__name__", type(given).__name__)
         return RewardPart(label=label, weight=1.0, function=given)
@@ -148,22 +159,20 @@ def _build_part(given: RewardName) -> RewardPart:
     name, weight = settings.get("name"), settings.get("weight", 1.0)
     if not isinstance(name, str) or not name:
         raise ConfigError(f"a reward is given as {settings}, without its name; add `name`: {NAMES}")
-    if isinstance(weight, bool) or not isinstance(weight, int | float):
+    if not is_number(weight):
         raise ConfigError(f"the weight of reward {name!r} is {weight!r}; it must be a number")
-    if name != "judge" and (unknown := settings.keys() - {"name", "weight", "label"}):
-        raise ConfigError(
-            f"reward {name!r} has the unknown key {min(unknown)!r}; its keys are name, weight and "
-            "label"
-        )
+    if name != "judge" and (fault := find_key_fault(settings, PART_KEYS)):
+        raise ConfigError(f"reward {name!r} {fault}")
     function, label = _find_function(name, settings)
-    return RewardPart(
-        label=str(settings.get("label", label)), weight=float(weight), function=function
-    )
+    label = settings.get("label", label)
+    if not is_text(label):
+        raise ConfigError(f"the label of reward {name!r} is {label!r:.80}; it must be a text")
+    return RewardPart(label=label, weight=float(weight), function=function)
 
 
 def _find_function(name: str, settings: Mapping[str, Any]) -> tuple[Callable[..., Any], str]:
     if name == "exact":
-        return exact_reward, name
+        return _score_exact, name
     if name == "math":
         return MathReward(), name
     if name == "judge":
@@ -184,17 +193,21 @@ def _find_function(name: str, settings: Mapping[str, Any]) -> tuple[Callable[...
     return function, label
 
 
+async def _score_exact(task: Task, messages: Sequence[Message]) -> float:
+    return exact_reward(task, messages)  # so short that a thread would be most of its time
+
+
 def _build_judge(given: Mapping[str, Any]) -> JudgeSettings:
     settings = {k: v for k, v in given.items() if k not in ("name", "weight", "label")}
-    fields_by_name = {field.name: field for field in fields(JudgeSettings)}
+    keys = [field.name for field in fields(JudgeSettings)]
     missing = [name for name in ("prompt", "url", "model") if name not in settings]
-    unknown = sorted(settings.keys() - fields_by_name.keys())
-    if missing or unknown:
-        fault = f"lacks {', '.join(missing)}" if missing else f"has the unknown key {unknown[0]!r}"
-        raise ConfigError(f"a reward judge {fault}; its keys are {', '.join(fields_by_name)}")
+    if missing:
+        raise ConfigError(
+            f"a reward judge lacks {', '.join(missing)}; its keys are {', '.join(keys)}"
+        )
+    if fault := find_key_fault(settings, keys):
+        raise ConfigError(f"a reward judge {fault}")
+    check_settings(settings, JUDGE_RULES, of="a judge")
     if "scale" in settings:
-        scale = settings["scale"]
-        if not isinstance(scale, list | tuple) or len(cast("Sequence[Any]", scale)) != 2:
-            raise ConfigError(f"the scale of a judge is {scale!r}; give two numbers, as [0, 10]")
-        settings["scale"] = tuple(float(bound) for bound in cast("Sequence[Any]", scale))
+        settings["scale"] = tuple(map(float, settings["scale"]))
     return JudgeSettings(**settings)

@@ -1,19 +1,29 @@
-"""Tasks made of the rows of a data set: prompt, answer, split."""
+"""Tasks made of the rows of a data set: prompt, answer, split.
 
+Rows are read once per process and state of their files, and kept as JSON texts in one piece of
+memory: every environment of a process shares them, and a task is made when it is asked for.
+"""
+
+import json
 import re
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import lru_cache
 from random import Random
+from threading import Lock
 from typing import Any, cast
+
+import numpy as np
 
 from agentrl.errors import ConfigError
 from agentrl.message import Message, Role, ToolCall
+from agentrl.runtime.json_limits import read_json
 from agentrl.runtime.seeds import derive
 from agentrl.task import SPLITS, Split, Task, split_of
 from agentrl_envs.dataset.final_answers import find_reference_fault
-from agentrl_envs.dataset.rows import DataRow, read_rows
+from agentrl_envs.dataset.rows import DataRow, find_file, read_rows
 from agentrl_envs.kinds import is_data_file
 
 ROLES: Mapping[str, Role] = {
@@ -26,6 +36,13 @@ ROLES: Mapping[str, Role] = {
 }
 """Roles of message lists, those of ShareGPT's form too."""
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
+SHOWN_NAMES = 20
+"""Names of splits in an error."""
+KEPT_SOURCES = 4
+"""Data sets that a process keeps in memory."""
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+_reading = Lock()
+"""Held while rows are read, so that two threads do not read the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,22 +62,23 @@ class DataSource:
     """Share of the rows to hold out, where the hash decides."""
 
     def __post_init__(self) -> None:
-        for key in ("path", "split"):
-            value: Any = getattr(self, key)
-            if isinstance(value, Mapping):
-                names = cast("Mapping[object, object]", value)
-                are_texts = all(isinstance(name, str) for name in names.values())
-                if sorted(map(str, names)) != sorted(SPLITS) or not are_texts:
-                    raise ConfigError(
-                        f"{key} is {dict(names)}; name both splits, as {{train: ..., heldout: ...}}"
-                    )
         if not isinstance(self.path, str) and self.split is not None:
             raise ConfigError("path has a file for each split, so leave `split` out")
-        if not 0 < self.heldout_fraction < 1:
+        if self.subset is not None and all(map(is_data_file, self.paths)):
             raise ConfigError(
-                f"heldout_fraction must be between 0 and 1, got {self.heldout_fraction}; 0.1 is "
-                "the default"
+                f"subset is {self.subset!r}, but {self.paths[0]} is a file, and only a data set of "
+                "the hub has subsets; leave `subset` out"
             )
+
+    def __hash__(self) -> int:
+        return hash((self.paths, self.subset, self.split_column, self.heldout_fraction))
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Return every file, or the name of the hub."""
+        if isinstance(self.path, str):
+            return (self.path,)
+        return tuple(self.path[split] for split in SPLITS)
 
     def read(self) -> Iterator[tuple[Split | None, DataRow]]:
         """Yield every row, with its split where that is known by name."""
@@ -79,26 +97,26 @@ class DataSource:
                 yield None, row
 
     def _read_column(self, path: str) -> Iterator[tuple[Split | None, DataRow]]:
-        rows = read_rows(path)
         if self.split is None:
-            yield from ((None, row) for row in rows)
+            yield from ((None, row) for row in read_rows(path))
             return
-        names = Counter(str(read_column(row, self.split_column, "split_column")) for row in rows)
         splits: Mapping[str, Split | None] = (
             {self.split: None}
             if isinstance(self.split, str)
             else {self.split[split]: split for split in SPLITS}
         )
+        names = set[str]()
+        for row in read_rows(path):
+            name = str(read_column(row, self.split_column, "split_column"))
+            names.add(name)
+            if name in splits:
+                yield splits[name], row
         for name in splits:
             if name not in names:
                 raise ConfigError(
                     f"split names {name!r}, but the column {self.split_column!r} of {path} has "
-                    f"{', '.join(map(repr, sorted(names)))}"
+                    f"{', '.join(map(repr, sorted(names)[:SHOWN_NAMES]))}"
                 )
-        for row in rows:
-            name = str(row.values[self.split_column])
-            if name in splits:
-                yield splits[name], row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +132,7 @@ class TaskColumns:
     has_system: bool = False
     """Whether the environment begins with a system message of its own."""
 
-    def build_task(self, row: DataRow) -> Task:
+    def build_task(self, row: DataRow, *, split: Split = "train") -> Task:
         """Return the task of a row; `ConfigError` that names the row and the column."""
         prompt = self._build_prompt(row)
         if self.has_system and not isinstance(prompt, str) and prompt[0].role == "system":
@@ -123,7 +141,7 @@ class TaskColumns:
                 "`system`"
             )
         answer = self._read_answer(row)
-        return Task(prompt=prompt, answer=answer, data={"row": dict(row.values)})
+        return Task(prompt=prompt, answer=answer, split=split, data={"row": dict(row.values)})
 
     def _build_prompt(self, row: DataRow) -> str | tuple[Message, ...]:
         if _PLACEHOLDER.search(self.prompt):
@@ -133,10 +151,10 @@ class TaskColumns:
             return value
         if isinstance(value, list) and value:
             return _read_messages(cast("list[Any]", value), row, self.prompt)
-        what = "is empty" if not value or isinstance(value, str) else f"is {value!r:.60}"
         raise ConfigError(
-            f"{row.place}: the prompt (column {self.prompt!r}) {what}; it must be a text or a list "
-            "of messages: fill or delete the row, or set `prompt` to another column"
+            f"{row.place}: the prompt (column {self.prompt!r}) {_find_prompt_fault(value)}; it "
+            "must be a text or a list of messages: mend or delete the row, or set `prompt` to "
+            'another column or to a template such as "{question}"'
         )
 
     def _read_answer(self, row: DataRow) -> Any:
@@ -155,6 +173,11 @@ def read_column(row: DataRow, column: str, key: str) -> Any:
     """Return a row's value; `ConfigError` naming the row, the key and the columns there are."""
     if column in row.values:
         return row.values[column]
+    if column in row.left_out:
+        raise ConfigError(
+            f"{row.place}: the column {column!r}, which `{key}` names, has no text, number, list "
+            "or mapping, but bytes or another type that JSON has not; save it as text"
+        )
     near = get_close_matches(column, row.values, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     raise ConfigError(
@@ -180,32 +203,127 @@ def fill_template(template: str, values: Mapping[str, Any], what: str) -> str:
     return _PLACEHOLDER.sub(fill, template)
 
 
-def build_tasks(source: DataSource, columns: TaskColumns) -> Mapping[Split, Sequence[Task]]:
+class RowTasks:
+    """Tasks of one split. Rows are kept as JSON, and a task is made when it is asked for."""
+
+    def __init__(self, rows: "PackedRows", columns: TaskColumns, split: Split) -> None:
+        self._rows = rows
+        self._columns = columns
+        self._split: Split = split
+        self._places = array("Q")
+
+    def append(self, place: int) -> None:
+        """Add the row with this place among the packed rows."""
+        self._places.append(place)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __getitem__(self, index: int) -> Task:
+        place = self._places[index]
+        row = DataRow(f"row {place + 1}", self._rows.read(place))
+        task = self._columns.build_task(row, split=self._split)
+        repeat = self._rows.repeats.get(place)
+        return task if repeat is None else replace(task, id=f"{task.id}-{repeat}")
+
+    def __iter__(self) -> Iterator[Task]:
+        return (self[index] for index in range(len(self)))
+
+
+class PackedRows:
+    """Rows as JSON texts, one behind the other."""
+
+    def __init__(self) -> None:
+        self._texts = bytearray()
+        self._ends = array("Q", [0])
+        self._fingerprints = array("Q")
+        self.repeats: Mapping[int, int] = {}
+        """By place, how many rows of this problem there are up to this one; without the first."""
+
+    def append(self, values: Mapping[str, Any], task_id: str) -> int:
+        """Keep a row and the fingerprint of its task; return its place."""
+        self._texts += _ENCODER.encode(values).encode()
+        self._ends.append(len(self._texts))
+        self._fingerprints.append(int(task_id, 16))
+        return len(self._ends) - 2
+
+    def count_repeats(self) -> None:
+        """Find the rows of equal problems, once all rows are there."""
+        self.repeats = count_repeats(self._fingerprints)
+
+    def read(self, place: int) -> dict[str, Any]:
+        """Return the values of a row."""
+        return json.loads(self._texts[self._ends[place] : self._ends[place + 1]])
+
+
+def count_repeats(fingerprints: "array[int]") -> dict[int, int]:
+    """Return, for every place whose number stood before, how often it has by then."""
+    numbers = np.array(fingerprints)
+    order = np.argsort(numbers, kind="stable")
+    is_repeat = numbers[order][1:] == numbers[order][:-1]
+    repeats: dict[int, int] = {}
+    for index in np.flatnonzero(is_repeat):
+        before, place = int(order[index]), int(order[index + 1])
+        repeats[place] = repeats.get(before, 1) + 1
+    return repeats
+
+
+def load_tasks(source: DataSource, columns: TaskColumns) -> Mapping[Split, RowTasks]:
+    """Return the tasks of each split, as `build_tasks`, once per process and state of the files."""
+    states = tuple(_find_state(path) for path in source.paths)
+    with _reading:
+        return _load_state(source, columns, states)
+
+
+@lru_cache(maxsize=KEPT_SOURCES)
+def _load_state(
+    source: DataSource, columns: TaskColumns, states: tuple[tuple[int, ...], ...]
+) -> Mapping[Split, RowTasks]:
+    del states  # of the key: another state is another file
+    return build_tasks(source, columns)
+
+
+def _find_state(path: str) -> tuple[int, ...]:
+    if not is_data_file(path):
+        return ()
+    found = find_file(path).stat()
+    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def build_tasks(source: DataSource, columns: TaskColumns) -> Mapping[Split, RowTasks]:
     """Return the tasks of each split; `ConfigError` for what leaves one of them empty.
 
-    A task's id is its fingerprint; further rows of one problem count on.
+    Every row is checked. A task's id is its fingerprint; further rows of one problem count on.
     """
-    tasks: dict[Split, list[Task]] = {split: [] for split in SPLITS}
-    counts = Counter[str]()
+    rows = PackedRows()
+    tasks = {split: RowTasks(rows, columns, split) for split in SPLITS}
+    first_text, is_one_prompt = None, True
     for named_split, row in source.read():
         task = columns.build_task(row)
         text = "\n".join(message.text for message in task.messages)
         split = named_split or split_of(text, heldout_fraction=source.heldout_fraction)
-        counts[task.id] += 1
-        id = task.id if counts[task.id] == 1 else f"{task.id}-{counts[task.id]}"
-        tasks[split].append(replace(task, split=split, id=id))
+        tasks[split].append(rows.append(row.values, task.id))
+        first_text = text if first_text is None else first_text
+        is_one_prompt = is_one_prompt and text == first_text
+    rows.count_repeats()
     for split in SPLITS:
         if not tasks[split]:
+            count = sum(map(len, tasks.values()))
+            way_out = (
+                "they all have one prompt, so that no heldout_fraction divides them: set `prompt` "
+                "to a column or a template in which they differ"
+                if is_one_prompt
+                else f"change heldout_fraction={source.heldout_fraction:g}"
+            )
             raise ConfigError(
-                f"none of the {sum(counts.values())} rows of {source.path} is in the split "
-                f"{split!r}, which the hash of the prompt decides; change heldout_fraction="
-                f"{source.heldout_fraction:g}, or name the splits: split: {{train: NAME, heldout: "
-                "NAME}"
+                f"none of the {count} rows of {source.path} is in the split {split!r}, which the "
+                f"hash of the prompt decides; {way_out}, or name the splits: split: {{train: NAME, "
+                "heldout: NAME}"
             )
     return tasks
 
 
-def order_tasks(tasks: Mapping[Split, Sequence[Task]]) -> Callable[[Split, int], Iterator[Task]]:
+def order_tasks(tasks: Mapping[Split, RowTasks]) -> Callable[[Split, int], Iterator[Task]]:
     """Return the task source of these tasks, in an order that the seed decides."""
 
     def ordered(split: Split, seed: int) -> Iterator[Task]:
@@ -216,16 +334,36 @@ def order_tasks(tasks: Mapping[Split, Sequence[Task]]) -> Callable[[Split, int],
     return ordered
 
 
+def _find_prompt_fault(value: object) -> str:
+    if value is None:
+        return "is null"
+    if isinstance(value, bool):
+        return f"is {str(value).lower()}"
+    if isinstance(value, int | float):
+        return f"is the number {value!r:.40}"
+    return "is empty" if isinstance(value, str) or not value else f"is {value!r:.60}"
+
+
 def _read_messages(messages: list[Any], row: DataRow, column: str) -> tuple[Message, ...]:
     """Return a chat column's messages, in OpenAI's form or ShareGPT's (`from`, `value`)."""
     read = tuple(
         _read_message(message, f"{row.place}: message {number} of {column!r}")
         for number, message in enumerate(messages, start=1)
     )
-    if read[-1].role == "assistant":
+    for number, message in enumerate(read[1:], start=2):
+        if message.role == "system":
+            raise ConfigError(
+                f"{row.place}: message {number} of {column!r} is the system's; there may be one, "
+                "at the beginning"
+            )
+    if read[-1].role != "user":
         raise ConfigError(
-            f"{row.place}: the messages of {column!r} end with the assistant's, so nothing is left "
-            "to say; save the prompt without it in a column of its own"
+            f"{row.place}: the messages of {column!r} end with the {read[-1].role}'s, so nothing "
+            "is asked; save the prompt, up to the user's last message, in a column of its own"
+        )
+    if not read[-1].text.strip():
+        raise ConfigError(
+            f"{row.place}: the last message of {column!r} is empty; mend or delete the row"
         )
     return read
 
@@ -246,13 +384,11 @@ def _read_message(given: Any, where: str) -> Message:
         content = _join_parts(cast("list[Any]", content), where)
     if not isinstance(content, str) and not (content is None and calls):
         raise ConfigError(f"{where} has the content {content!r:.60}; it must be text")
-    return Message(
-        role,
-        content or "",
-        tool_calls=calls,
-        tool_call_id=message.get("tool_call_id"),
-        name=message.get("name"),
-    )
+    tool_call_id, name = message.get("tool_call_id"), message.get("name")
+    for key, value in (("tool_call_id", tool_call_id), ("name", name)):
+        if not isinstance(value, str | None):
+            raise ConfigError(f"{where} has the {key} {value!r:.60}; it must be text")
+    return Message(role, content or "", tool_calls=calls, tool_call_id=tool_call_id, name=name)
 
 
 def _read_calls(given: Any, where: str) -> tuple[ToolCall, ...]:
@@ -261,7 +397,7 @@ def _read_calls(given: Any, where: str) -> tuple[ToolCall, ...]:
             ToolCall(
                 str(call.get("id") or f"call_{number}"),
                 call.get("function", call)["name"],
-                dict(call.get("function", call)["arguments"]),
+                _read_arguments(call.get("function", call)["arguments"]),
             )
             for number, call in enumerate(given)
         )
@@ -270,6 +406,11 @@ def _read_calls(given: Any, where: str) -> tuple[ToolCall, ...]:
             f"{where} has tool_calls that cannot be read ({type(error).__name__}: {error}); write "
             "[{function: {name: NAME, arguments: {...}}}]"
         ) from error
+
+
+def _read_arguments(given: Any) -> dict[str, Any]:
+    """Return the arguments of a call, which OpenAI's form has as a JSON text."""
+    return dict(read_json(given) if isinstance(given, str) else given)
 
 
 def _join_parts(parts: list[Any], where: str) -> str:

@@ -1,29 +1,39 @@
 """Rows of a data set: read from a file or the Hugging Face hub, each with its place.
 
 JSON lines, JSON and CSV are read with the standard library, parquet with pyarrow, everything else
-with `datasets`.
+with `datasets`. Nothing is kept: what is read twice is `agentrl_envs.dataset.row_tasks`'s concern.
 """
 
 import csv
-import io
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, time, timedelta
 from decimal import Decimal
-from functools import lru_cache
+from math import isfinite
 from pathlib import Path
 from typing import Any, cast
 
 from agentrl.errors import ConfigError, EnvError, blame
 from agentrl.runtime.distribution import install_command
-from agentrl.runtime.json_limits import JsonLimitError, JsonLimits, read_json
+from agentrl.runtime.json_limits import JsonLimitError, JsonLimits, check_json, read_json
 from agentrl.runtime.machine import is_installed
 from agentrl_envs.kinds import DATA_SUFFIXES, is_data_file
 
 ROW_LIMITS = JsonLimits(text_bytes=2**26, values=1_000_000, digits=4_300)
-"""Of one JSON line."""
+"""Of one row."""
 FILE_LIMITS = JsonLimits(text_bytes=2**31, values=100_000_000, digits=4_300)
 """Of a JSON file."""
+BATCH_ROWS = 1_024
+"""Rows of parquet that are in memory as objects at a time."""
+WIDE_ENCODINGS = {
+    b"\xff\xfe\0\0": "UTF-32",
+    b"\0\0\xfe\xff": "UTF-32",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+}
+"""By the bytes that a text in them begins with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,29 +43,37 @@ class DataRow:
     place: str
     """Words for errors, such as `line 3 of tasks.jsonl`."""
     values: Mapping[str, Any]
-    """Values by column. What JSON has no type for, such as an encoded picture, is left out."""
+    """Values by column."""
+    left_out: tuple[str, ...] = ()
+    """Columns whose value JSON has no type for, such as an encoded picture."""
 
 
-def read_rows(path: str, *, split: str | None = None, subset: str | None = None) -> list[DataRow]:
-    """Return the rows of a file, or of one split of a data set of the hub.
+def read_rows(
+    path: str, *, split: str | None = None, subset: str | None = None
+) -> Iterator[DataRow]:
+    """Yield the rows of a file, or of one split of a data set of the hub.
 
-    Rows are read once per process and state of a file. Raises `ConfigError` that names the file,
-    the row and the way out for what cannot be read, and for no rows.
+    Raises `ConfigError` that names the file, the row and the way out for what cannot be read, and
+    for no rows.
     """
-    if not is_data_file(path):
-        rows = _read_hub(path, split, subset)
-    else:
-        file = Path(path).expanduser()
-        if not file.is_file():
-            raise ConfigError(
-                f"there is no data file {path}; name a file of {', '.join(DATA_SUFFIXES)}, by a "
-                "path from the working folder, or a data set of the Hugging Face hub"
-            )
-        state = file.stat()
-        rows = _read_file(file, state.st_mtime_ns, state.st_size)
-    if not rows:
+    rows = _read_file(find_file(path)) if is_data_file(path) else _read_hub(path, split, subset)
+    is_empty = True
+    for row in rows:
+        is_empty = False
+        yield row
+    if is_empty:
         raise ConfigError(f"{path} has no rows; write one task per row")
-    return rows
+
+
+def find_file(path: str) -> Path:
+    """Return the place of a data file; `ConfigError` where there is none."""
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise ConfigError(
+            f"there is no data file {path}; name a file of {', '.join(DATA_SUFFIXES)}, by a "
+            "path from the working folder, or a data set of the Hugging Face hub"
+        )
+    return file
 
 
 def find_missing_reader(path: str) -> str:
@@ -71,35 +89,46 @@ def find_missing_reader(path: str) -> str:
     return f"{path} is read with {module}, which is not installed: {install_command('data')}{way}"
 
 
-@lru_cache(maxsize=8)
-def _read_file(file: Path, mtime_ns: int, size_bytes: int) -> list[DataRow]:
-    del mtime_ns, size_bytes  # of the key: another state is another file
-    if file.suffix.lower() == ".parquet":
-        return _read_parquet(file)
+def _read_file(file: Path) -> Iterator[DataRow]:
+    readers = {".parquet": _read_parquet, ".csv": _read_csv, ".json": _read_json}
+    reader = readers.get(file.suffix.lower(), _read_json_lines)
     try:
-        text = file.read_text(encoding="utf-8-sig")
+        if reader is not _read_parquet:
+            _check_encoding(file)
+        yield from reader(file)
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file} is not UTF-8 text: {error}; save it as UTF-8") from error
-    readers = {".csv": _read_csv, ".json": _read_json}
-    return list(readers.get(file.suffix.lower(), _read_json_lines)(file, text))
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error}; make it readable") from error
 
 
-def _read_json_lines(file: Path, text: str) -> Iterator[DataRow]:
-    # No `splitlines`: a text of JSON may hold U+2028.
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        place = f"line {number} of {file}"
-        try:
-            values = read_json(line, ROW_LIMITS)
-        except JsonLimitError as error:
-            raise ConfigError(f"{place} cannot be read: {error}") from error
-        yield DataRow(place, _require_object(place, values, "write one object per line"))
+def _check_encoding(file: Path) -> None:
+    with file.open("rb") as stream:
+        begin = stream.read(4)
+    for mark, encoding in WIDE_ENCODINGS.items():
+        if begin.startswith(mark):
+            raise ConfigError(f"{file} is {encoding} text; save it as UTF-8")
 
 
-def _read_json(file: Path, text: str) -> Iterator[DataRow]:
+def _read_json_lines(file: Path) -> Iterator[DataRow]:
+    # Bytes, whose lines end at \n alone: a text of JSON may hold U+2028.
+    with file.open("rb") as stream:
+        number = 0
+        while line := stream.readline(ROW_LIMITS.text_bytes + 1):
+            number += 1
+            if not line.strip():
+                continue
+            place = f"line {number} of {file}"
+            try:
+                values = read_json(line, ROW_LIMITS)
+            except JsonLimitError as error:
+                raise ConfigError(f"{place} cannot be read: {error}") from error
+            yield DataRow(place, _require_object(place, values, "write one object per line"))
+
+
+def _read_json(file: Path) -> Iterator[DataRow]:
     try:
-        value = read_json(text, FILE_LIMITS)
+        value = read_json(file.read_bytes(), FILE_LIMITS)
     except JsonLimitError as error:
         raise ConfigError(f"{file} cannot be read: {error}") from error
     if isinstance(value, dict):
@@ -115,44 +144,59 @@ def _read_json(file: Path, text: str) -> Iterator[DataRow]:
         yield DataRow(place, _require_object(place, values, "write one object per row"))
 
 
-def _read_csv(file: Path, text: str) -> Iterator[DataRow]:
-    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+def _read_csv(file: Path) -> Iterator[DataRow]:
+    with file.open(newline="", encoding="utf-8-sig") as stream, _allow_long_fields():
+        reader = csv.reader(stream, strict=True)
+        try:
+            columns = next(reader, [])
+            _check_columns(columns, f"the header of {file}")
+            for number, values in enumerate(filter(None, reader), start=1):
+                place = f"row {number} of {file}"
+                if len(values) != len(columns):
+                    raise ConfigError(
+                        f"{place} (line {reader.line_num}) has not as many values as the header "
+                        f"has columns, which are {', '.join(columns)}; put values with commas into "
+                        '"..."'
+                    )
+                yield DataRow(place, dict(zip(columns, values, strict=True)))
+        except csv.Error as error:
+            raise ConfigError(
+                f"{file} cannot be read as CSV at line {reader.line_num}: {error}; mend it, or "
+                "save it as JSON lines"
+            ) from error
+
+
+@contextmanager
+def _allow_long_fields() -> Generator[None]:
+    """Let a value of CSV be as long as a row of JSON lines may be, in place of 131,072."""
+    before = csv.field_size_limit(ROW_LIMITS.text_bytes)
     try:
-        for number, values in enumerate(reader, start=1):
-            place = f"row {number} of {file}"
-            if None in values or None in values.values():
-                raise ConfigError(
-                    f"{place} (line {reader.line_num}) has not as many values as the header has "
-                    f"columns, which are {', '.join(reader.fieldnames or ())}; put values with "
-                    'commas into "..."'
-                )
-            yield DataRow(place, values)
-    except csv.Error as error:
-        raise ConfigError(
-            f"{file} cannot be read as CSV after line {reader.line_num}: {error}; mend it, or "
-            "save it as JSON lines"
-        ) from error
+        yield
+    finally:
+        csv.field_size_limit(before)
 
 
-def _read_parquet(file: Path) -> list[DataRow]:
+def _read_parquet(file: Path) -> Iterator[DataRow]:
     _require_reader(str(file))
     from pyarrow import ArrowException, parquet  # pyright: ignore[reportMissingImports]
 
     try:
-        table: Any = parquet.read_table(file)
-        rows: list[dict[str, Any]] = table.to_pylist()
-    except (ArrowException, OSError, ValueError) as error:
-        raise ConfigError(f"{file} cannot be read as parquet: {error}") from error
-    return _number_rows(rows, str(file))
+        with cast("Any", parquet.ParquetFile(file)) as opened:
+            _check_columns(opened.schema_arrow.names, str(file))
+            yield from _number_rows(_flatten_batches(opened), str(file))
+    except (ArrowException, ValueError) as error:
+        raise ConfigError(
+            f"{file} cannot be read as parquet: {error}; write it again, or as JSON lines"
+        ) from error
 
 
-def _read_hub(name: str, split: str | None, subset: str | None) -> list[DataRow]:
+def _flatten_batches(opened: Any) -> Iterator[Mapping[str, Any]]:
+    for batch in opened.iter_batches(batch_size=BATCH_ROWS):
+        yield from batch.to_pylist()
+
+
+def _read_hub(name: str, split: str | None, subset: str | None) -> Iterator[DataRow]:
     _require_reader(name)
-    return _load_hub(name, split, subset)
-
-
-@lru_cache(maxsize=8)
-def _load_hub(name: str, split: str | None, subset: str | None) -> list[DataRow]:
     from datasets import load_dataset  # pyright: ignore[reportMissingImports]
 
     place = name if subset is None else f"{name} ({subset})"
@@ -171,7 +215,7 @@ def _load_hub(name: str, split: str | None, subset: str | None) -> list[DataRow]
                 "split: {train: NAME, heldout: NAME}"
             )
         loaded = loaded[names[0]]
-    return _number_rows(loaded, place if split is None else f"{place}, split {split}")
+    yield from _number_rows(loaded, place if split is None else f"{place}, split {split}")
 
 
 def _require_reader(path: str) -> None:
@@ -179,14 +223,27 @@ def _require_reader(path: str) -> None:
         raise ConfigError(fault)
 
 
-def _number_rows(rows: Iterable[Mapping[str, Any]], source: str) -> list[DataRow]:
-    return [
-        DataRow(
-            f"row {number} of {source}",
-            {name: _to_json(value) for name, value in row.items() if not _is_binary(value)},
-        )
-        for number, row in enumerate(rows, start=1)
-    ]
+def _check_columns(columns: Sequence[str], where: str) -> None:
+    for column, count in Counter(columns).items():
+        if count > 1:
+            raise ConfigError(f"{where} has {count} columns {column!r}; rename all but one")
+
+
+def _number_rows(rows: Iterable[Mapping[str, Any]], source: str) -> Iterator[DataRow]:
+    for number, row in enumerate(rows, start=1):
+        place = f"row {number} of {source}"
+        values: dict[str, Any] = {}
+        left_out: list[str] = []
+        for name, value in row.items():
+            try:
+                values[name] = convert_value(value)
+            except TypeError:
+                left_out.append(name)
+        try:
+            check_json(values, ROW_LIMITS)
+        except JsonLimitError as error:
+            raise ConfigError(f"{place} cannot be read: {error}") from error
+        yield DataRow(place, values, tuple(left_out))
 
 
 def _require_object(place: str, value: Any, way_out: str) -> Mapping[str, Any]:
@@ -195,21 +252,22 @@ def _require_object(place: str, value: Any, way_out: str) -> Mapping[str, Any]:
     raise ConfigError(f"{place} is {value!r:.80}, which is no JSON object; {way_out}")
 
 
-def _is_binary(value: object) -> bool:
-    if isinstance(value, Mapping):
-        return any(map(_is_binary, cast("Mapping[Any, object]", value).values()))
-    if isinstance(value, list):
-        return any(map(_is_binary, cast("list[object]", value)))
-    return not isinstance(value, str | int | float | None | date | time | timedelta | Decimal)
+def convert_value(value: Any) -> Any:
+    """Return a value of a table in JSON's types: times as text, NaN and infinities as null.
 
-
-def _to_json(value: Any) -> Any:
-    """Return a value in JSON's types; the times of parquet become text."""
+    Raises `TypeError` for what JSON has no type for, such as bytes.
+    """
+    if value is None or isinstance(value, str | int):
+        return value
+    if isinstance(value, float):
+        return value if isfinite(value) else None
     if isinstance(value, Mapping):
         pairs = cast("Mapping[Any, Any]", value).items()
-        return {str(key): _to_json(item) for key, item in pairs}
-    if isinstance(value, list):
-        return [_to_json(item) for item in cast("list[Any]", value)]
+        return {str(key): convert_value(item) for key, item in pairs}
+    if isinstance(value, list | tuple):
+        return [convert_value(item) for item in cast("Sequence[Any]", value)]
     if isinstance(value, date | time):
         return value.isoformat()
-    return str(value) if isinstance(value, timedelta | Decimal) else value
+    if isinstance(value, timedelta | Decimal):
+        return str(value)
+    raise TypeError(f"JSON has no type for {type(value).__name__}")

@@ -35,7 +35,8 @@ from agentrl_envs.dataset.reward_sum import (
     build_rewards,
     compares_answers,
 )
-from agentrl_envs.dataset.row_tasks import DataSource, TaskColumns, build_tasks, order_tasks
+from agentrl_envs.dataset.row_tasks import DataSource, TaskColumns, load_tasks, order_tasks
+from agentrl_envs.dataset.settings import DATASET_RULES, check_settings
 
 HOOKS = ("reset", "get_reward")
 """Public methods that are no tools."""
@@ -89,6 +90,7 @@ class TrlEnv:
             gold: As in `DatasetEnv`.
             max_turns: As in `DatasetEnv`.
         """
+        check_settings(locals(), DATASET_RULES, of="the data set")
         self._factory = import_callable(factory) if isinstance(factory, str) else factory
         kind = self._factory if isinstance(self._factory, type) else type(self._factory())
         self._signatures = read_methods(kind)
@@ -117,7 +119,7 @@ class TrlEnv:
         columns = TaskColumns(
             prompt=prompt, answer=answer, needs_answer=compares, has_system=bool(system)
         )
-        self._tasks = order_tasks(build_tasks(source, columns))
+        self._tasks = order_tasks(load_tasks(source, columns))
         self._reuse = reuse
         self._system = system
         self._max_turns = max_turns

@@ -1,11 +1,13 @@
 """A judge at a real endpoint: verdicts, what is kept, budgets, deadlines, failures of a kind.
 
-Mutants seen caught: a reply without a score paid as 0; an answer that is late waited for.
+Mutants seen caught: a reply without a score paid as 0; an answer that is late waited for; an
+answer without end received; a key sent on to where an endpoint redirects.
 """
 
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +28,33 @@ class JudgeServer:
         self.replies: list[str | int | None] = []
         """Text, status, or None for no answer; the last one is repeated."""
         self.bodies: list[dict[str, Any]] = []
+        self.heads: list[str] = []
         self.url = ""
+        self.location = ""
+        """Where the requests are sent on, with 307; empty for nowhere."""
+        self.has_no_end = False
+        """Whether answers begin and never end."""
+        self.sent_bytes = 0
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
         size = int(head.partition("content-length:")[2].partition("\r\n")[0])
+        self.heads.append(head)
         self.bodies.append(json.loads(await reader.readexactly(size)))
+        if self.location:
+            writer.write(f"HTTP/1.1 307 X\r\nLocation: {self.location}\r\n".encode())
+            writer.write(b"Content-Length: 0\r\nConnection: close\r\n\r\n")
+            writer.close()
+            return
+        if self.has_no_end:
+            writer.write(b"HTTP/1.1 200 X\r\nConnection: close\r\n\r\n")
+            with suppress(ConnectionError):
+                while self.sent_bytes < 2**30:
+                    writer.write(b"x" * 2**16)
+                    self.sent_bytes += 2**16
+                    await writer.drain()
+            writer.close()
+            return
         reply = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
         if reply is None:
             await reader.read()  # until the client hangs up
@@ -152,6 +175,28 @@ async def test_a_wrong_key_stops_the_run(judged: Judged, server: JudgeServer) ->
     server.replies = [401]
     with pytest.raises(ConfigError, match="so the key is wrong"):
         await judged.play("four")
+
+
+async def test_an_answer_without_end_is_a_failure_at_its_limit(
+    judged: Judged, server: JudgeServer
+) -> None:
+    server.has_no_end = True
+    with pytest.raises(JudgeError, match="an answer of more than 4194304 bytes, but the limit is"):
+        await judged.play("four")
+    assert server.sent_bytes < 2**28
+
+
+async def test_a_key_goes_nowhere_else(
+    judged: Judged, server: JudgeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JUDGE_KEY", "secret")
+    other = JudgeServer()
+    async with await asyncio.start_server(other.answer, "127.0.0.1", 0) as listening:
+        server.location = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/v1"
+        with pytest.raises(JudgeError, match=r"the judge: .* refused a request: 307"):
+            await judged.play("four", key_variable="JUDGE_KEY")
+    assert "bearer secret" in server.heads[0]
+    assert not other.heads
 
 
 def test_a_placeholder_without_a_column_is_refused(judged: Judged, tmp_path: Path) -> None:

@@ -1,12 +1,20 @@
 """Rows of a data set become tasks, or an error that names the file, the row and the way out.
 
 Mutants seen caught: a hash of the row in place of the prompt, so that one prompt is in both splits;
-U+2028 taken for the end of a line; a second row of one problem with the id of the first; a
-placeholder filled again in what was filled in.
+U+2028 taken for the end of a line; a third row of one problem with the id of the second; a
+placeholder filled again in what was filled in; UTF-16 not looked for; columns of one name read; the
+limit on values of CSV left wide; a file that changed not read again; one prompt for all rows not told;
+a list that ends with a tool's message, or has a late system message; NaN kept; rows kept as objects.
 """
 
+import csv
+import gc
 import json
+import tracemalloc
+from array import array
 from collections.abc import Mapping, Sequence
+from datetime import date
+from decimal import Decimal
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,8 +27,15 @@ from agentrl.errors import ConfigError
 from agentrl.message import Message, ToolCall
 from agentrl.task import SPLITS
 from agentrl_envs.dataset import DatasetEnv
-from agentrl_envs.dataset.row_tasks import DataSource, TaskColumns, build_tasks, fill_template
-from agentrl_envs.dataset.rows import DataRow, find_missing_reader, read_rows
+from agentrl_envs.dataset.row_tasks import (
+    DataSource,
+    TaskColumns,
+    build_tasks,
+    count_repeats,
+    fill_template,
+    load_tasks,
+)
+from agentrl_envs.dataset.rows import DataRow, convert_value, find_missing_reader, read_rows
 
 
 def write(folder: Path, name: str, text: str) -> str:
@@ -46,7 +61,8 @@ def test_the_formats_hold_the_same_rows(tmp_path: Path) -> None:
         "d.csv": 'prompt,answer\n"a ""b"", c\nd",1\ne\u2028f,2\n',
     }
     for name, text in files.items():
-        assert [row.values for row in read_rows(write(tmp_path, name, text))] == rows, name
+        read = [row.values for row in read_rows(write(tmp_path, name, "\ufeff" + text))]
+        assert read == rows, name
 
 
 @pytest.mark.parametrize(
@@ -69,36 +85,106 @@ def test_the_formats_hold_the_same_rows(tmp_path: Path) -> None:
             "a,b\n1,2\n3\n",
             r"row 2 of .* \(line 3\) has not as many values .* are a, b; put",
         ),
-        ("a.csv", 'a,b\n"1"2,3\n', "cannot be read as CSV after line 1"),
+        ("a.csv", 'a,b\n"1"2,3\n', "cannot be read as CSV at line 2"),
+        ("a.csv", "a,b,a\n1,2,3\n", "the header of .*a.csv has 2 columns 'a'; rename all but one"),
+        ("a.csv", "a,b\n", "a.csv has no rows"),
+        ("a.jsonl", '{"prompt": NaN}', r"line 1 of .* is not finite \(NaN\).*; write a finite"),
+        ("a.jsonl", '\n{"prompt": "\\ud800"}', r"line 2 of .* half of a surrogate pair; write"),
     ],
 )
 def test_a_file_that_cannot_be_read_says_where(
     tmp_path: Path, name: str, text: str, words: str
 ) -> None:
     with pytest.raises(ConfigError, match=words):
-        read_rows(write(tmp_path, name, text))
+        list(read_rows(write(tmp_path, name, text)))
 
 
-def test_a_file_that_is_not_there_or_not_text(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("b.csv", b"a\n\xff\n", r"b.csv is not UTF-8 text: .*; save it as UTF-8"),
+        ("b.jsonl", b'{"a": "\xff"}', r"line 1 of .*b.jsonl cannot be read: .*not UTF-8 at byte 7"),
+        ("b.csv", "a\nb\n".encode("utf-16"), "b.csv is UTF-16 text; save it as UTF-8"),
+        ("b.jsonl", "{}".encode("utf-32"), "b.jsonl is UTF-32 text; save it as UTF-8"),
+    ],
+)
+def test_what_is_no_utf8_is_refused(tmp_path: Path, name: str, content: bytes, words: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ConfigError, match=words):
+        list(read_rows(str(tmp_path / name)))
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"there is no data file .*no.jsonl; name a file of .par"):
-        read_rows(str(tmp_path / "no.jsonl"))
-    (tmp_path / "b.csv").write_bytes(b"a\n\xff\n")
-    with pytest.raises(ConfigError, match=r"b.csv is not UTF-8 text: .*; save it as UTF-8"):
-        read_rows(str(tmp_path / "b.csv"))
+        list(read_rows(str(tmp_path / "no.jsonl")))
+
+
+def test_a_long_value_is_read_whole(tmp_path: Path) -> None:
+    text = "x" * 200_000
+    file = write(tmp_path, "a.csv", f"a,b\n{text},1\n\n2,3\n")
+    before = csv.field_size_limit()
+    assert [row.values["a"] for row in read_rows(file)] == [text, "2"]
+    assert csv.field_size_limit() == before
 
 
 def test_a_reader_that_is_missing_is_named() -> None:
     assert find_missing_reader("tasks.jsonl") == ""
     assert "agentrl-gym[data]" in find_missing_reader("openai/gsm8k")
     with pytest.raises(ConfigError, match="openai/gsm8k is read with datasets, which is not inst"):
-        read_rows("openai/gsm8k")
+        list(read_rows("openai/gsm8k"))
 
 
-def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
-    file = write(tmp_path, "a.jsonl", lines(sums(1)))
-    assert len(read_rows(file)) == 1
-    write(tmp_path, "a.jsonl", lines(sums(2)))
-    assert len(read_rows(file)) == 2
+def test_a_file_is_read_once_until_it_changes(tmp_path: Path) -> None:
+    source = DataSource(path=write(tmp_path, "a.jsonl", lines(sums(20))), heldout_fraction=0.5)
+    columns = TaskColumns(prompt="prompt")
+    tasks = load_tasks(source, columns)
+    assert load_tasks(source, columns) is tasks
+    write(tmp_path, "a.jsonl", lines(sums(30)))
+    assert sum(map(len, load_tasks(source, columns).values())) == 30
+    assert load_tasks(source, TaskColumns(prompt="answer"))["train"][0].prompt.isdecimal()
+
+
+def test_rows_take_little_more_than_their_text(tmp_path: Path) -> None:
+    rows = sums(3_000, more="x" * 100)
+    file = write(tmp_path, "a.jsonl", lines(rows))
+    columns = TaskColumns(prompt="prompt")
+    build_tasks(DataSource(path=file), columns)  # what is made once is not counted
+    gc.collect()
+    tracemalloc.start()
+    tasks = build_tasks(DataSource(path=file), columns)
+    gc.collect()
+    kept_bytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert sum(map(len, tasks.values())) == len(rows)
+    assert kept_bytes < 1.5 * Path(file).stat().st_size
+
+
+@given(st.lists(st.integers(0, 6), max_size=30))
+def test_repeats_are_counted(numbers: list[int]) -> None:
+    repeats = count_repeats(array("Q", numbers))
+    counts = [numbers[: place + 1].count(number) for place, number in enumerate(numbers)]
+    assert repeats == {place: count for place, count in enumerate(counts) if count > 1}
+
+
+@pytest.mark.parametrize(
+    ("value", "converted"),
+    [
+        (date(2026, 1, 2), "2026-01-02"),
+        (Decimal("1.50"), "1.50"),
+        (float("nan"), None),
+        (float("-inf"), None),
+        ([("a", 1)], [["a", 1]]),
+        ({1: None}, {"1": None}),
+    ],
+)
+def test_values_of_tables_become_json(value: object, converted: object) -> None:
+    assert convert_value(value) == converted
+
+
+@pytest.mark.parametrize("value", [b"x", [b"x"], {"image": {"bytes": b"x"}}, object()])
+def test_what_json_has_no_type_for_is_told(value: object) -> None:
+    with pytest.raises(TypeError, match="JSON has no type for"):
+        convert_value(value)
 
 
 @pytest.mark.parametrize(
@@ -118,8 +204,12 @@ def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
         (
             {"prompt": 3, "answer": "1"},
             {},
-            r"the prompt \(column 'prompt'\) is 3; it must be a text",
+            r"\(column 'prompt'\) is the number 3; it must be a text .* or to a template such as",
         ),
+        ({"prompt": 0, "answer": "1"}, {}, r"\(column 'prompt'\) is the number 0; it must be"),
+        ({"prompt": False, "answer": "1"}, {}, r"\(column 'prompt'\) is false; it must be"),
+        ({"prompt": None, "answer": "1"}, {}, r"\(column 'prompt'\) is null; it must be"),
+        ({"prompt": [], "answer": "1"}, {}, r"\(column 'prompt'\) is empty; it must be"),
         (
             {"prompt": "a", "answer": ""},
             {},
@@ -132,7 +222,27 @@ def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
         (
             {"prompt": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]},
             {},
-            "end with the assistant's, so nothing is left to say",
+            "row: the messages of 'prompt' end with the assistant's, so nothing is asked; save",
+        ),
+        (
+            {"prompt": [{"role": "user", "content": "a"}, {"role": "tool", "content": "b"}]},
+            {},
+            "row: the messages of 'prompt' end with the tool's, so nothing is asked",
+        ),
+        (
+            {"prompt": [{"role": "user", "content": "a"}, {"role": "system", "content": "b"}]},
+            {},
+            "row: message 2 of 'prompt' is the system's; there may be one, at the beginning",
+        ),
+        (
+            {"prompt": [{"role": "user", "content": " "}]},
+            {},
+            "row: the last message of 'prompt' is empty; mend or delete the row",
+        ),
+        (
+            {"prompt": [{"role": "user", "content": "a", "name": 3}]},
+            {},
+            "row: message 1 of 'prompt' has the name 3; it must be text",
         ),
         (
             {"prompt": [{"role": "user", "content": [{"type": "image"}]}]},
@@ -158,11 +268,13 @@ def test_a_row_that_is_no_task_names_the_column(
 
 def test_messages_of_both_forms_are_read() -> None:
     call = {"id": "c1", "function": {"name": "look", "arguments": {"at": 1}}}
+    as_text = {"function": {"name": "look", "arguments": '{"at": 2}'}}
     openai = [
         {"role": "system", "content": "S"},
         {"role": "user", "content": [{"type": "text", "text": "U"}]},
-        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "assistant", "content": None, "tool_calls": [call, as_text]},
         {"role": "tool", "content": "T", "tool_call_id": "c1", "name": "look"},
+        {"role": "user", "content": "V"},
     ]
     sharegpt = [{"from": "human", "value": "U"}, {"from": "gpt", "value": "A"}]
     columns = TaskColumns(prompt="chat")
@@ -170,8 +282,13 @@ def test_messages_of_both_forms_are_read() -> None:
     assert task.messages == (
         Message("system", "S"),
         Message("user", "U"),
-        Message("assistant", "", tool_calls=(ToolCall("c1", "look", {"at": 1}),)),
+        Message(
+            "assistant",
+            "",
+            tool_calls=(ToolCall("c1", "look", {"at": 1}), ToolCall("call_1", "look", {"at": 2})),
+        ),
         Message("tool", "T", tool_call_id="c1", name="look"),
+        Message("user", "V"),
     )
     more = [*sharegpt, {"from": "human", "value": "V"}]
     task = columns.build_task(DataRow("row", {"chat": more}))
@@ -211,22 +328,32 @@ def test_names_of_splits_decide(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"path": {"train": "a"}}, r"path is .*; name both splits, as \{train: ..., heldout"),
-        ({"split": {"train": "a", "test": "b"}}, "split is .*; name both splits"),
         ({"path": {"train": "a", "heldout": "b"}, "split": "c"}, "so leave `split` out"),
-        ({"heldout_fraction": 1.0}, "heldout_fraction must be between 0 and 1, got 1.0"),
+        ({"path": "a.csv", "subset": "main"}, "subset is 'main', but a.csv is a file, and only"),
     ],
 )
 def test_settings_that_say_no_split(settings: dict[str, Any], words: str) -> None:
-    arguments: dict[str, Any] = {"path": "a.jsonl", **settings}
     with pytest.raises(ConfigError, match=words):
-        DataSource(**arguments)
+        DataSource(**settings)
 
 
-def test_a_split_that_stays_empty_says_how_to_fill_it(tmp_path: Path) -> None:
-    file = write(tmp_path, "a.jsonl", lines(sums(1)))
-    with pytest.raises(ConfigError, match=r"none of the 1 rows .* change heldout_fraction=0.1, or"):
-        DatasetEnv(path=file)
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (sums(2), r"none of the 2 rows .* change heldout_fraction=1e-09, or name the splits"),
+        (sums(1), "none of the 1 rows .* all have one prompt, so that no heldout_fraction div"),
+        (
+            [{"prompt": "Go on.", "answer": str(n)} for n in range(99)],
+            "none of the 99 rows .* one prompt, .*: set `prompt` to a column or a template in",
+        ),
+    ],
+)
+def test_a_split_that_stays_empty_says_how_to_fill_it(
+    tmp_path: Path, rows: Sequence[Mapping[str, Any]], words: str
+) -> None:
+    file = write(tmp_path, "a.jsonl", lines(rows))
+    with pytest.raises(ConfigError, match=words):
+        DatasetEnv(path=file, heldout_fraction=1e-9)
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(0, 1)), min_size=1, max_size=20))

@@ -1,0 +1,419 @@
+"""What does a step cost that is imported from elsewhere, beside the package's own loop?
+
+| group | ours | theirs |
+| --- | --- | --- |
+| `gymnasium` | FrozenLake, told in words | `env.step` of the same environment |
+| `gem` | a game of GEM, by its host | `env.step` in GEM's own interpreter |
+| `openenv` | a real server, by its host | the client of release 0.10, at the same server |
+| `trl` | a counter's method as a tool | a call of the method |
+| `dataset` | a file read, one turn scored per row | `json.loads` and the same function |
+| `harbor` | a container started, one command, removed | the same by the `docker` command |
+
+`--only GROUP ...` chooses. A step is the work; a ratio is our rate in theirs, and the goal of 0.67
+is 1.5 times their time. The measure is CPU time of the process tree, the hosts and the server among
+it; for `harbor` it is time by the clock, since Docker's engine is no child of ours. Theirs is
+spared what an environment of ours has beyond it: messages, parsed answers, a thread or a process of
+its own per episode, a deadline. What needs a package that is not there is said below the table.
+"""
+
+import asyncio
+import json
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+import gymnasium
+
+import agentrl
+from agentrl.env import Action, Env
+from agentrl.message import Message
+from agentrl.runtime.reachability import unreachable
+from agentrl.sandbox import SandboxSettings
+from agentrl.sandbox_provider import ContainerSpec
+from agentrl.task import SPLITS, Task
+from agentrl_envs.dataset.final_answers import exact_reward
+from agentrl_sandbox.provider import DockerProvider
+from benchmarks.harness import Benchmark, Contender, Run, parser
+from benchmarks.sessions.containers import docker, why_not
+from tests.support.counter_factory import IncrementEnv
+from tests.support.foreign_packages import BENCH, python_of
+from tests.support.ports import free_port
+
+ROOT = Path(__file__).parents[1]
+GOAL = 1 / 1.5
+"""Of our rate in theirs."""
+STEPS, QUICK_STEPS = 500, 50
+CHEAPER = 50
+"""Times as many steps for a loop of theirs that takes microseconds."""
+ROWS, QUICK_ROWS = 2_000, 50
+CONTAINERS, QUICK_CONTAINERS = 5, 1
+WARM_STEPS = 10
+START_S = 120.0
+ENDLESS = 10**9
+"""Turns of an episode that is to have no end."""
+SERVER = ROOT / "tests/support/openenv_server.py"
+GUESS = "I say \\boxed{99}"
+"""A guess out of range, after which GEM's game goes on."""
+GEM_LOOP = f"""
+import sys, gem
+env = gem.make("game:GuessTheNumber-v0-hard", max_turns={ENDLESS})
+env.reset(seed=0)
+print("ready", flush=True)
+for line in sys.stdin:
+    for _ in range(int(line)):
+        assert not env.step({GUESS!r})[2]
+    print("done", flush=True)
+"""
+OPENENV_LOOP = """
+import sys
+from openenv.core.generic_client import GenericEnvClient
+with GenericEnvClient(base_url=sys.argv[1]).sync() as env:
+    env.reset()
+    print("ready", flush=True)
+    for line in sys.stdin:
+        for _ in range(int(line)):
+            assert not env.step({"message": "hello"}).done
+        print("done", flush=True)
+"""
+
+
+class PeerLoop:
+    """A loop in another interpreter, which begins when it is told to."""
+
+    def __init__(self, python: str, program: str, *arguments: str, path: str = "") -> None:
+        self._process = subprocess.Popen(
+            [python, "-c", program, *arguments],
+            env={**os.environ, "PYTHONPATH": path},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self) -> Self:
+        self._wait_for("ready")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def play(self, steps: int) -> float:
+        """Do so many steps; return their number."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{steps}\n")
+        self._process.stdin.flush()
+        self._wait_for("done")
+        return float(steps)
+
+    def _wait_for(self, word: str) -> None:
+        assert self._process.stdout is not None
+        while (line := self._process.stdout.readline()).strip() != word:
+            if not line:
+                raise RuntimeError(f"the peer's loop ended before {word!r}")
+
+
+class OwnLoop:
+    """An environment of ours in the middle of an episode that has no end."""
+
+    def __init__(self, env: Env, action: Action) -> None:
+        self._env = env
+        self._action = action
+        self._runner = asyncio.Runner()
+
+    def __enter__(self) -> Self:
+        self._runner.run(self._begin())
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._runner.run(self._env.close())
+        self._runner.close()
+
+    def play(self, steps: int) -> float:
+        """Do so many steps; return their number."""
+        return self._runner.run(self._play(steps))
+
+    async def _begin(self) -> None:
+        await self._env.reset(seed=0)
+        await self._play(WARM_STEPS)
+
+    async def _play(self, steps: int) -> float:
+        for _ in range(steps):
+            _, _, terminated, truncated, _ = await self._env.step(self._action)
+            assert not terminated
+            assert not truncated
+        return float(steps)
+
+
+def measure_gymnasium(bench: Benchmark) -> None:
+    """Walk against a wall of FrozenLake."""
+    settings = {"is_slippery": False, "max_episode_steps": ENDLESS}
+
+    def walk() -> Run:
+        env = gymnasium.make("FrozenLake-v1", **settings)
+        env.reset(seed=0)
+
+        def play() -> float:
+            steps = CHEAPER * _count_steps(bench)
+            for _ in range(steps):
+                env.step(0)
+            return float(steps)
+
+        return play
+
+    make = partial(agentrl.make, "gymnasium:FrozenLake-v1", **settings)
+    _compare_steps(bench, "gymnasium", make, agentrl.say("left"), walk)
+
+
+def measure_gem(bench: Benchmark) -> None:
+    """Guess a number that is out of range."""
+    python = python_of("gem")
+    if not Path(python).exists():
+        bench.notes.append("gem was not measured: tests/peers.sh gem makes what it needs")
+        return
+    make = partial(
+        agentrl.make,
+        "gem:game:GuessTheNumber-v0-hard",
+        python=python,
+        kwargs={"max_turns": ENDLESS},
+        start_timeout_s=START_S,
+    )
+    with ExitStack() as closing:
+        theirs = partial(_start_peer, closing, CHEAPER * _count_steps(bench), python, GEM_LOOP)
+        _compare_steps(bench, "gem", make, agentrl.say(GUESS), theirs)
+
+
+def measure_openenv(bench: Benchmark) -> None:
+    """Say hello to a server that says it back."""
+    python, path = python_of("openenv"), str(BENCH / "openenv_next")
+    if not (Path(python).exists() and Path(path).exists()):
+        bench.notes.append(
+            "openenv was not measured: tests/peers.sh openenv openenv_next makes what it needs"
+        )
+        return
+    with ExitStack() as closing:
+        url = closing.enter_context(OpenEnvServer(python, path)).url
+        make = partial(
+            agentrl.make,
+            f"openenv:{url}",
+            python=python,
+            action_key="message",
+            start_timeout_s=START_S,
+        )
+        steps = _count_steps(bench)
+        theirs = partial(_start_peer, closing, steps, python, OPENENV_LOOP, url, path=path)
+        _compare_steps(bench, "openenv", make, agentrl.say("hello"), theirs)
+
+
+class OpenEnvServer:
+    """A server of OpenEnv's in a process of its own."""
+
+    def __init__(self, python: str, path: str) -> None:
+        port = free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        environ = {**os.environ, "PYTHONPATH": path}
+        self._process = subprocess.Popen([python, str(SERVER), str(port)], env=environ)
+
+    def __enter__(self) -> Self:
+        deadline_s = time.monotonic() + START_S
+        while unreachable(self.url):
+            if time.monotonic() > deadline_s or self._process.poll() is not None:
+                raise RuntimeError(f"the server of OpenEnv did not begin within {START_S:g} s")
+            time.sleep(0.1)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+def measure_trl(bench: Benchmark) -> None:
+    """Count."""
+
+    def count() -> Run:
+        env = IncrementEnv()
+        env.reset(start=0, target=1)
+
+        def play() -> float:
+            steps = CHEAPER * _count_steps(bench)
+            for _ in range(steps):
+                env.increment(1)
+            return float(steps)
+
+        return play
+
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "rows.jsonl"
+        rows = [{"prompt": f"Count to {number}.", "target": number} for number in range(50)]
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        make = partial(
+            agentrl.make,
+            "trl",
+            factory="tests.support.counter_factory:IncrementEnv",
+            path=str(file),
+        )
+        _compare_steps(bench, "trl", make, agentrl.call("increment", step=1), count)
+
+
+def measure_dataset(bench: Benchmark) -> None:
+    """Read a file, and answer every row once."""
+    with tempfile.TemporaryDirectory() as folder:
+        runs = bench.compare(
+            {
+                "dataset": Contender(set_up=partial(_read_rows, bench, Path(folder))),
+                "dataset, theirs": Contender(set_up=partial(_load_rows, bench, Path(folder))),
+            }
+        )
+    _state(bench, "dataset", runs["dataset"], runs["dataset, theirs"], unit="row")
+
+
+def _write_rows(bench: Benchmark, folder: Path) -> Path:
+    """Write a new file, which no environment has read yet."""
+    with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".jsonl", delete=False) as file:
+        for number in range(QUICK_ROWS if bench.quick else ROWS):
+            row = {"prompt": f"What is {number} + {number}?", "answer": str(2 * number)}
+            file.write(json.dumps(row) + "\n")
+    return Path(file.name)
+
+
+def _read_rows(bench: Benchmark, folder: Path) -> Run:
+    path = str(_write_rows(bench, folder))
+
+    async def play() -> float:
+        env = agentrl.make("dataset", path=path, heldout_fraction=0.5)
+        count = 0
+        for split in SPLITS:
+            for task in env.tasks(split):
+                await env.reset(options={"task": task})
+                _, reward, *_ = await env.step(agentrl.say(task.answer))
+                assert reward == 1.0
+                count += 1
+        await env.close()
+        return float(count)
+
+    return lambda: asyncio.run(play())
+
+
+def _load_rows(bench: Benchmark, folder: Path) -> Run:
+    path = _write_rows(bench, folder)
+
+    def play() -> float:
+        count = 0
+        with path.open() as lines:
+            for line in lines:
+                row = json.loads(line)
+                task = Task(prompt=row["prompt"], answer=row["answer"])
+                assert exact_reward(task, (Message("assistant", row["answer"]),)) == 1.0
+                count += 1
+        return float(count)
+
+    return play
+
+
+def measure_harbor(bench: Benchmark) -> None:
+    """Start a container, run one command in it, remove it."""
+    if why := why_not():
+        bench.notes.append(f"harbor was not measured: {why}")
+        return
+    count = QUICK_CONTAINERS if bench.quick else CONTAINERS
+    image = SandboxSettings().image
+
+    async def use_provider() -> float:
+        provider = DockerProvider()
+        try:
+            for _ in range(count):
+                container = await provider.start(ContainerSpec(image=image))
+                output = await container.exec(["true"], timeout_s=60)
+                assert output.exit_code == 0
+                await container.stop()
+        finally:
+            await provider.close()
+        return float(count)
+
+    def use_command() -> float:
+        for _ in range(count):
+            container = docker(
+                ["run", "--detach", "--network=none", "--init", image, "sleep", "600"]
+            )
+            docker(["exec", container, "true"])
+            docker(["rm", "--force", container])
+        return float(count)
+
+    runs = bench.compare(
+        {
+            "harbor": Contender(set_up=lambda: lambda: asyncio.run(use_provider())),
+            "harbor, theirs": Contender(set_up=lambda: use_command),
+        }
+    )
+    ours, theirs = runs["harbor"], runs["harbor, theirs"]
+    bench.rate("harbor", ours, unit="containers", by="wall")
+    bench.rate("harbor, theirs", theirs, unit="containers", by="wall")
+    bench.ratio("harbor, rate in theirs", ours, theirs, peer="docker", by="wall", goal=GOAL)
+
+
+GROUPS: Mapping[str, Callable[[Benchmark], None]] = {
+    "gymnasium": measure_gymnasium,
+    "gem": measure_gem,
+    "openenv": measure_openenv,
+    "trl": measure_trl,
+    "dataset": measure_dataset,
+    "harbor": measure_harbor,
+}
+
+
+def _count_steps(bench: Benchmark) -> int:
+    return QUICK_STEPS if bench.quick else STEPS
+
+
+def _start_peer(
+    closing: ExitStack, steps: int, python: str, program: str, *args: str, path: str = ""
+) -> Run:
+    loop = closing.enter_context(PeerLoop(python, program, *args, path=path))
+    loop.play(WARM_STEPS)
+    return partial(loop.play, steps)
+
+
+def _compare_steps(
+    bench: Benchmark,
+    name: str,
+    make: Callable[[], Env],
+    action: Action,
+    theirs: Callable[[], Run],
+) -> None:
+    with ExitStack() as closing:
+
+        def ours() -> Run:
+            loop = closing.enter_context(OwnLoop(make(), action))
+            return partial(loop.play, _count_steps(bench))
+
+        runs = bench.compare(
+            {name: Contender(set_up=ours), f"{name}, theirs": Contender(set_up=theirs)}
+        )
+    _state(bench, name, runs[name], runs[f"{name}, theirs"], unit="step")
+
+
+def _state(bench: Benchmark, name: str, ours: Any, theirs: Any, *, unit: str) -> None:
+    bench.cost(f"{name}, a {unit}", ours)
+    bench.cost(f"{name}, a {unit}, theirs", theirs)
+    bench.ratio(f"{name}, rate in theirs", ours, theirs, peer=name, goal=GOAL)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, print and write."""
+    options = parser(__doc__)
+    options.add_argument("--only", nargs="+", choices=GROUPS, default=[*GROUPS], metavar="GROUP")
+    chosen = options.parse_args(arguments)
+    bench = Benchmark.from_arguments("imports", chosen)
+    for group in chosen.only:
+        bench.console.print(f"measuring {group}", highlight=False)
+        GROUPS[group](bench)
+    bench.finish()
+
+
+if __name__ == "__main__":
+    main()
