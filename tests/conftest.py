@@ -139,8 +139,8 @@ def missing_pycosat() -> str:
 
 
 PEERS = (
-    *("gem", "harbor", "math_verify", "openenv", "openenv_next", "pyarrow", "renderers"),
-    *("smollm2", "torchao", "trl_templates", "verifiers", "vllm"),
+    *("agents", "gem", "harbor", "math_verify", "openenv", "openenv_next", "pyarrow"),
+    *("renderers", "smollm2", "torchao", "trl_templates", "verifiers", "vllm"),
 )
 """Packages that do not go into our venv; see peers.sh."""
 PARTS: Mapping[str, Callable[[], str]] = {
