@@ -83,11 +83,12 @@ venv() {
     trap - ERR
 }
 
-# All in one venv, and the clients of programs that were written two years ago in a folder beside.
+# All in one venv, and the clients of programs that were written before in folders of it.
 agents() {
     venv "$1" --no-deps -r tests/agents-requirements.txt
     trap 'rm -rf "$place"' ERR
-    $pip --no-deps --target "$1/older" openai==1.109.1 anthropic==0.79.0
+    $pip --no-deps --target "$1/openai1" openai==1.109.1 anthropic==0.79.0
+    $pip --no-deps --target "$1/openai2" openai==2.54.0
     trap - ERR
 }
 

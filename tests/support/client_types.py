@@ -1,7 +1,7 @@
 """What the official clients' own types say of bodies that a gateway sends.
 
-`python client_types.py` reads a JSON list of `[kind, body]` from stdin and writes the faults, a JSON
-list of texts, with the clients of the interpreter that runs it.
+`python client_types.py` reads a JSON list of `[kind, body]` from stdin and writes what is wrong with
+them, a JSON list of texts, with the clients of the interpreter that runs it.
 """
 
 import json
@@ -26,14 +26,20 @@ TYPES: dict[str, Any] = {
 
 
 def find_faults(kind: str, body: Any) -> Iterator[str]:
-    """Yield what a client's type finds wrong with a body, and the fields that it does not know."""
+    """Yield what a client's type finds wrong with a body."""
     try:
-        found = TypeAdapter[Any](TYPES[kind]).validate_json(json.dumps(body), strict=True)
+        _validate(kind, body)
     except ValidationError as error:
         yield f"{kind}: {error}"
-        return
-    for name in _find_unknown(found):
-        yield f"{kind}: {name} is no field"
+
+
+def find_unknown(kind: str, body: Any) -> Iterator[str]:
+    """Yield the fields of a valid body that a client's type does not know."""
+    yield from _find_unknown(_validate(kind, body))
+
+
+def _validate(kind: str, body: Any) -> Any:
+    return TypeAdapter[Any](TYPES[kind]).validate_json(json.dumps(body), strict=True)
 
 
 def _find_unknown(found: Any) -> Iterator[str]:

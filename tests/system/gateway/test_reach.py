@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 import agentrl
 from agentrl.config.load import load_config
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, EnvError
 from agentrl.gateway import GatewayServer
 from agentrl.gateway import server as gateway_server
 from agentrl.gateway.listening import ListenAddress, parse_listen_address
@@ -30,6 +30,7 @@ from agentrl.run.preflight import check_env
 from agentrl.task import Split, Task
 from agentrl_envs.blackbox import BlackBoxEnv
 from agentrl_sandbox.recipe import RECIPES
+from tests.support.watchdog import watched
 
 SOON_S = 120.0
 QUESTION = Task(prompt="What is 2 * 21?", answer="42", id="q")
@@ -186,7 +187,7 @@ async def test_a_program_in_a_container_reaches_the_gateway_by_its_address(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     address = own_address()
-    image = RECIPES["sandbox"].image(RECIPES["sandbox"].tag)
+    image = RECIPES["sandbox"].tag
     passed = ["--env", "OPENAI_BASE_URL", "--env", "OPENAI_API_KEY"]
     command = ["docker", "run", "--rm", "--network", "host", *passed, image, "python3", "-c", ASK]
     with caplog.at_level(logging.WARNING, gateway_server.__name__):
@@ -230,7 +231,7 @@ async def test_a_program_on_another_network_reaches_only_what_listens_there(
     command = ["ip", "netns", "exec", name, sys.executable, "-c", ASK]
     told = await play(command, host=host, advertise=f"http://{host}")
     assert told.startswith(f"http://{host}:")
-    with pytest.raises(agentrl.EnvError, match="refused|unreachable"):
+    with pytest.raises(EnvError, match="refused|unreachable"):
         await play(command, host="127.0.0.1", advertise="http://localhost")
 
 
@@ -265,6 +266,7 @@ async def test_beyond_the_loopback_a_key_is_demanded_and_no_page_may_ask(
         assert place.key not in json.dumps(refused.json())
 
 
+@watched
 async def test_a_connection_without_a_request_ends(
     gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
