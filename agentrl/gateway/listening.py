@@ -78,7 +78,9 @@ def parse_listen_address(host: str = LOOPBACK, advertise: str | None = None) -> 
         )
     told = _find_ip(urlsplit(url).hostname or "")
     if told is not None and told.is_unspecified:
-        raise ConfigError(f"advertise is {advertise!r}, which nobody can connect to; name a machine")
+        raise ConfigError(
+            f"advertise is {advertise!r}, which nobody can connect to; name a machine"
+        )
     if ip.is_loopback and told is not None and not told.is_loopback and not _names_port(url):
         raise ConfigError(
             f"advertise is {advertise!r}, but the gateway listens on {address}, which that address "

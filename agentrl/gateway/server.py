@@ -1,4 +1,4 @@
-"""The endpoint: HTTP for who knows an episode's key; on the loopback device, where nothing else is said."""
+"""The endpoint: HTTP for who knows an episode's key; on the loopback device, if not told where."""
 
 import asyncio
 import logging
@@ -209,7 +209,10 @@ def _app(find: Callable[[str], GatewaySession | None]) -> "Starlette":
         for path, protocol in _PROTOCOLS.items():
             handler = _handler(find, bodies, protocol)
             routes.append(Route(f"{prefix}/{path}", handler, methods=["POST"]))
-    return Starlette(routes=routes)
+    app = Starlette(routes=routes)
+    # A redirection would be to whatever the request says this machine is called.
+    app.router.redirect_slashes = False
+    return app
 
 
 def _handler(

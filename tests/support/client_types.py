@@ -1,7 +1,7 @@
 """What the official clients' own types say of bodies that a gateway sends.
 
-`python client_types.py` reads a JSON list of `[kind, body]` from stdin and writes what is wrong with
-them, a JSON list of texts, with the clients of the interpreter that runs it.
+`python client_types.py` reads a JSON list of `[kind, body]` from stdin and writes what is wrong
+with them, a JSON list of texts, with the clients of the interpreter that runs it.
 """
 
 import json

@@ -1,12 +1,13 @@
 """Agents of the frameworks that people have, for an interpreter that has the frameworks.
 
-`python framework_agents.py GROUP QUESTION` lets each agent of a group answer the question and writes
-their answers as JSON: one with the tool `double`, in each protocol that its framework speaks, whole
-and as a stream. They know of the policy what the environment's variables say, and nothing of agentrl.
+`python framework_agents.py GROUP QUESTION` lets each agent of a group answer the question and
+writes their answers as JSON: one with the tool `double`, in each protocol that its framework
+speaks, whole and as a stream. They know of the policy what the environment's variables say, and
+nothing of agentrl.
 
-`python framework_agents.py GROUP` ends each agent of `ENDS` by what its question makes of the policy,
-and writes what stands on stderr then, or that it ended by itself. `... GROUP QUESTION NAME` is the
-agent of that name alone, and nothing is caught.
+`python framework_agents.py GROUP` ends each agent of `ENDS` by what its question makes of the
+policy, and writes what stands on stderr then, or that it ended by itself. `... GROUP QUESTION NAME`
+is the agent of that name alone, and nothing is caught.
 """
 
 # pyright: basic, reportMissingImports=false
@@ -100,9 +101,7 @@ async def responses(question: str, stream: bool = False, after: bool = False) ->
             told += [item.model_dump(exclude_none=True) for item in found.output]
         for call in calls:
             answer = str(double(**json.loads(call.arguments)))
-            told.append(
-                {"type": "function_call_output", "call_id": call.call_id, "output": answer}
-            )
+            told.append({"type": "function_call_output", "call_id": call.call_id, "output": answer})
 
 
 async def responses_streamed(question: str) -> object:
@@ -252,14 +251,18 @@ def smolagents() -> list[Agent]:
                 api_base=os.environ["OPENAI_BASE_URL"],
                 api_key=os.environ["OPENAI_API_KEY"],
             )
-            agent = kind(tools=[tool(double)], model=model, stream_outputs=stream, verbosity_level=0)
+            agent = kind(
+                tools=[tool(double)], model=model, stream_outputs=stream, verbosity_level=0
+            )
             found = await asyncio.to_thread(agent.run, question, return_full_result=True)
             return [found.output, found.token_usage.total_tokens]
 
         answer.__name__ = f"{kind.__name__}{'_streamed' * stream}"
         return answer
 
-    return [make(kind, stream) for kind in (CodeAgent, ToolCallingAgent) for stream in (False, True)]
+    return [
+        make(kind, stream) for kind in (CodeAgent, ToolCallingAgent) for stream in (False, True)
+    ]
 
 
 # -- pydantic-ai ----------------------------------------------------------------------------------

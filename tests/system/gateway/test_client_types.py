@@ -71,7 +71,12 @@ def bodies(protocol: str, action: Action) -> Iterator[tuple[str, Any]]:
 
 OLDER = {"ResponseFunctionCallArgumentsDoneEvent.name"}
 """Fields that openai 2 demands, and openai 3 no longer knows."""
-ALL = [body for protocol in REQUESTS for action in ACTIONS.values() for body in bodies(protocol, action)]
+ALL = [
+    body
+    for protocol in REQUESTS
+    for action in ACTIONS.values()
+    for body in bodies(protocol, action)
+]
 
 
 @pytest.mark.parametrize("name", ACTIONS)

@@ -1,16 +1,14 @@
 """Agents of other people's frameworks, with their own packages, as programs behind the gateway.
 
-Each framework answers a question with a tool, in each protocol that it speaks, whole and as a stream,
-and counts the tokens that it is told of; ends that a bad policy brings about are outcomes.
+Each framework answers a question with a tool, in each protocol that it speaks, whole and as a
+stream, and counts the tokens that it is told of; ends that a bad policy brings about are outcomes.
 """
 
 import asyncio
 import json
-import os
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -243,7 +241,8 @@ async def test_what_an_agent_of_a_framework_trains_is_what_was_sampled(chat: Cha
 
 
 @pytest.mark.parametrize(
-    ("agent", "outcome"), [("end_openai_agents", Finished(0.0)), ("end_openai_agents_refused", None)]
+    ("agent", "outcome"),
+    [("end_openai_agents", Finished(0.0)), ("end_openai_agents_refused", None)],
 )
 async def test_an_end_is_booked_as_the_policys_doing_or_as_a_failure(
     chat: ChatFormat, agent: str, outcome: Finished | None
