@@ -16,7 +16,8 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
+from typing import Any
 
 MODEL = os.environ.get("AGENTRL_MODEL", "policy")
 INSTRUCTIONS = "Use the tool."
@@ -46,7 +47,7 @@ HELP = {"name": "double", "description": "Return a number doubled."}
 async def chat(question: str, stream: bool = False) -> object:
     import openai
 
-    client = openai.AsyncOpenAI()
+    client: Any = openai.AsyncOpenAI()
     told: list = [{"role": "user", "content": question}]
     tools: list = [{"type": "function", "function": {**HELP, "parameters": SCHEMA}}]
     tokens = 0
@@ -77,7 +78,7 @@ async def chat_streamed(question: str) -> object:
 async def responses(question: str, stream: bool = False, after: bool = False) -> object:
     import openai
 
-    client = openai.AsyncOpenAI()
+    client: Any = openai.AsyncOpenAI()
     told: list = [{"role": "user", "content": question}]
     tools: list = [{"type": "function", "strict": None, **HELP, "parameters": SCHEMA}]
     tokens, previous = 0, {}
@@ -115,7 +116,7 @@ async def responses_after(question: str) -> object:
 async def messages(question: str, stream: bool = False) -> object:
     import anthropic
 
-    client = anthropic.AsyncAnthropic()
+    client: Any = anthropic.AsyncAnthropic()
     told: list = [{"role": "user", "content": question}]
     tools: list = [{**HELP, "input_schema": SCHEMA}]
     tokens = 0
@@ -129,7 +130,8 @@ async def messages(question: str, stream: bool = False) -> object:
             assert seen[-1] == "message_stop"
         else:
             found = await client.messages.create(**asked, system=INSTRUCTIONS)
-        tokens += found.usage.input_tokens + found.usage.output_tokens
+        usage = found.usage
+        tokens += usage.input_tokens + usage.cache_read_input_tokens + usage.output_tokens
         if found.stop_reason != "tool_use":
             return ["".join(block.text for block in found.content if block.type == "text"), tokens]
         told.append({"role": "assistant", "content": found.content})
@@ -217,7 +219,7 @@ def langgraph() -> list[Agent]:
     from langchain_openai import ChatOpenAI
 
     models = {
-        "chat": lambda **more: ChatOpenAI(model=MODEL, **more),
+        "chat": lambda **more: ChatOpenAI(model=MODEL, stream_usage=True, **more),
         "responses": lambda **more: ChatOpenAI(model=MODEL, use_responses_api=True, **more),
         "messages": lambda **more: ChatAnthropic(model=MODEL, max_tokens=99, **more),
     }
@@ -283,6 +285,10 @@ def pydantic_ai() -> list[Agent]:
         "messages": lambda: AnthropicModel(MODEL),
     }
 
+    async def listen(context: object, events: AsyncIterable[object]) -> None:
+        async for _ in events:
+            continue
+
     def make(name: str, kind: str) -> Agent:
         async def answer(question: str) -> object:
             agent = PydanticAgent(
@@ -291,12 +297,10 @@ def pydantic_ai() -> list[Agent]:
                 instructions=INSTRUCTIONS,
                 output_type=Product if kind == "structured" else str,
             )
-            if kind == "streamed":
-                async with agent.run_stream(question) as found:
-                    output = await found.get_output()
-            else:
-                found = await agent.run(question)
-                output = found.output
+            found = await agent.run(
+                question, event_stream_handler=listen if kind == "streamed" else None
+            )
+            output = found.output
             value = str(output.value) if isinstance(output, Product) else output
             usage = found.usage() if callable(found.usage) else found.usage
             return [value, usage.total_tokens]
@@ -318,7 +322,7 @@ async def end_parse(question: str) -> object:
         value: int
 
     told: list = [{"role": "user", "content": question}]
-    client = openai.AsyncOpenAI()
+    client: Any = openai.AsyncOpenAI()
     return await client.chat.completions.parse(
         model=MODEL, messages=told, response_format=Product, max_tokens=1
     )
@@ -328,12 +332,13 @@ async def end_refused(question: str) -> object:
     import anthropic
 
     told: list = [{"role": "user", "content": question}]
-    return await anthropic.AsyncAnthropic().messages.create(
+    client: Any = anthropic.AsyncAnthropic()
+    return await client.messages.create(
         model=MODEL, max_tokens=9, messages=told, temperature=0.5
     )
 
 
-async def end_openai_agents(question: str, turns: int = 3, **more: object) -> object:
+async def end_openai_agents(question: str, turns: int = 3, **more: Any) -> object:
     import agents
     from openai import AsyncOpenAI
     from pydantic import BaseModel
@@ -367,14 +372,14 @@ async def end_openai_agents_refused(question: str) -> object:
     return await end_openai_agents(question, model_settings=settings)
 
 
-async def end_langgraph(question: str, **more: object) -> object:
+async def end_langgraph(question: str, **more: Any) -> object:
     from langchain.agents import create_agent
     from langchain_core.tools import tool
     from langchain_openai import ChatOpenAI
 
     model = ChatOpenAI(model=MODEL, temperature=more.pop("temperature", None))
     agent = create_agent(model, [tool(double)], **more)
-    config = {"recursion_limit": 8}
+    config = {"recursion_limit": 12}
     state = await agent.ainvoke({"messages": [("user", question)]}, config)
     return state["messages"][-1].text
 
@@ -382,7 +387,7 @@ async def end_langgraph(question: str, **more: object) -> object:
 async def end_langgraph_limited(question: str) -> object:
     from langchain.agents.middleware import ModelCallLimitMiddleware
 
-    limit = ModelCallLimitMiddleware(run_limit=2, exit_behavior="error")
+    limit = ModelCallLimitMiddleware(run_limit=1, exit_behavior="error")
     return await end_langgraph(question, middleware=[limit])
 
 
@@ -400,7 +405,7 @@ async def end_langgraph_refused(question: str) -> object:
     return await end_langgraph(question, temperature=0.5)
 
 
-async def end_smolagents(question: str, name: str = "CodeAgent", **more: object) -> object:
+async def end_smolagents(question: str, name: str = "CodeAgent", **more: Any) -> object:
     import smolagents
 
     model = smolagents.OpenAIModel(
@@ -422,7 +427,7 @@ async def end_smolagents_refused(question: str) -> object:
     return await end_smolagents(question, temperature=0.5)
 
 
-async def end_pydantic_ai(question: str, **more: object) -> object:
+async def end_pydantic_ai(question: str, **more: Any) -> object:
     from pydantic import BaseModel
     from pydantic_ai import Agent as PydanticAgent
     from pydantic_ai import UsageLimits

@@ -51,6 +51,9 @@ AGENTS: dict[str, tuple[str, ...]] = {
     ),
 }
 """Each answers in two turns, by a program of `PROGRAM`; `handoff` in three."""
+TOLD_ANEW = {"openai_agents": 1, "smolagents": 2}
+"""Turns that do not go on with the agent's conversation: behind a handoff the tools are others, and
+smolagents' ToolCallingAgent tells calls in words of its own."""
 
 pytestmark = [pytest.mark.agents, pytest.mark.slow]
 
@@ -122,9 +125,17 @@ async def run(
 async def test_a_framework_answers_with_tools_in_each_protocol_and_counts_its_tokens(
     group: str,
 ) -> None:
-    told = await run(group, "{prompt}", policy=answer_well)
+    begun: list[None] = []
+
+    def policy(request: GatewayRequest) -> Action:
+        if request.node.continuation()[0] is None:
+            begun.append(None)
+        return answer_well(request)
+
+    told = await run(group, "{prompt}", policy=policy)
     turns = {name: 3 if name == "handoff" else 2 for name in AGENTS[group]}
     assert told == {name: ["42", count * TURN_TOKENS] for name, count in turns.items()}
+    assert len(begun) == len(AGENTS[group]) + TOLD_ANEW.get(group, 0)
 
 
 # -- ends -----------------------------------------------------------------------------------------
