@@ -139,7 +139,7 @@ def missing_pycosat() -> str:
 
 
 PEERS = (
-    *("browsergym", "datasets", "gem", "harbor", "inspect", "math_verify", "openenv"),
+    *("agents", "browsergym", "datasets", "gem", "harbor", "inspect", "math_verify", "openenv"),
     *("openenv_next", "pyarrow", "renderers", "smollm2", "torchao", "trl_templates", "uv"),
     *("verifiers", "vllm"),
 )

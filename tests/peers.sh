@@ -14,6 +14,7 @@ build() {
     [[ -d $place ]] && return
     rm -rf "$place.partial"
     case $name in
+    agents) agents "$place" ;;
     # What benchmarks/web.py is beside.
     browsergym) venv "$place" browsergym-core==0.14.3 browsergym-miniwob==0.14.3 ;;
     gem) venv "$place" gem-llm==0.1.0 ;;
@@ -96,6 +97,15 @@ venv() {
     trap - ERR
 }
 
+# All in one venv, and the clients of programs that were written before in folders of it.
+agents() {
+    venv "$1" --no-deps -r tests/agents-requirements.txt
+    trap 'rm -rf "$place"' ERR
+    $pip --no-deps --target "$1/openai1" openai==1.109.1 anthropic==0.79.0
+    $pip --no-deps --target "$1/openai2" openai==2.54.0
+    trap - ERR
+}
+
 # torch first: what it brings along is decided before anything else asks for it.
 vllm() {
     venv "$1" torch==2.13.0
@@ -106,8 +116,8 @@ vllm() {
     trap - ERR
 }
 
-all="datasets gem harbor inspect math_verify openenv openenv_next pyarrow renderers smollm2 torchao"
-all+=" trl_templates uv verifiers vllm"
+all="agents datasets gem harbor inspect math_verify openenv openenv_next pyarrow renderers smollm2"
+all+=" torchao trl_templates uv verifiers vllm"
 for name in "${@:-$all}"; do
     for one in $name; do
         build "$one"

@@ -1,6 +1,8 @@
-"""The endpoint: HTTP on the loopback device, for who knows an episode's key."""
+"""The endpoint: HTTP for who knows an episode's key; on the loopback device, if not told where."""
 
 import asyncio
+import logging
+import resource
 import secrets
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
@@ -15,6 +17,7 @@ from agentrl.gateway.bodies import BodyReader
 from agentrl.gateway.chat import ChatCompletionsDialect
 from agentrl.gateway.conversations import MessageKeys, message_keys
 from agentrl.gateway.dialect import ApiDialect, BadRequest, Body, ChatRequest, check_texts
+from agentrl.gateway.listening import ListenAddress, open_socket
 from agentrl.gateway.responses import ResponsesDialect
 from agentrl.gateway.session import GatewayRequest, GatewaySession, GatewaySessionClosed
 from agentrl.runtime.distribution import install_command
@@ -25,11 +28,14 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-HOST = "127.0.0.1"
 START_S = 30.0
 END_S = 10.0
+HEAD_S = 10.0
+"""Seconds in which a connection has to bring the head of its next request."""
 MODEL = "policy"
 """The name under which the policy is listed; every name is answered."""
+
+_log = logging.getLogger(__name__)
 
 _PROTOCOLS: dict[str, ApiDialect] = {
     "chat/completions": ChatCompletionsDialect(),
@@ -59,18 +65,21 @@ class GatewayServer:
         self._desks: dict[str, GatewaySession] = {}
 
     @classmethod
-    async def open(cls) -> Self:
-        """Start on a free port; `ConfigError` when a part it needs is not installed."""
-        listening = socket.socket()
-        listening.bind((HOST, 0))
+    async def open(cls, address: ListenAddress | None = None) -> Self:
+        """Start at an address, or on a free port of the loopback device.
+
+        Raises `ConfigError` where a part it needs is not installed, and for an address that is not
+        free or not of this machine.
+        """
+        address = address or ListenAddress()
+        listening = open_socket(address)
+        port = listening.getsockname()[1]
         try:
             server, run = _server(lambda key: gateway._desks.get(key), listening)
         except BaseException:
             listening.close()
             raise
-        gateway = cls(
-            server, asyncio.create_task(run()), f"http://{HOST}:{listening.getsockname()[1]}"
-        )
+        gateway = cls(server, asyncio.create_task(run()), address.build_url(port))
         try:
             async with asyncio.timeout(START_S):
                 while not server.started:
@@ -80,6 +89,8 @@ class GatewayServer:
         except BaseException:
             await gateway.close()
             raise
+        if warning := address.explain_reach(port):
+            _log.warning("%s", warning)
         return gateway
 
     def place(self, ignored: Iterable[str] = ()) -> GatewayAddress:
@@ -115,6 +126,7 @@ def _server(
 ) -> tuple["uvicorn.Server", Callable[[], Coroutine[Any, Any, None]]]:
     try:
         import uvicorn
+        from uvicorn.protocols.http.h11_impl import H11Protocol
 
         app = _app(find)
     except ImportError as error:
@@ -129,9 +141,32 @@ def _server(
         def capture_signals(self) -> Generator[None]:
             yield
 
+    class BoundedProtocol(H11Protocol):
+        """Ends a connection that brings no request in time, and those that are too many.
+
+        Whoever reaches the port may connect, with or without a key.
+        """
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+            super().connection_made(transport)
+            if len(self.connections) > count_most_connections():
+                transport.abort()
+                return
+            self.loop.call_later(HEAD_S, self._end_idle, self.cycle)
+
+        def _end_idle(self, seen: Any) -> None:
+            is_idle = self.cycle is None or self.cycle.response_complete  # pyright: ignore[reportUnnecessaryComparison]
+            if self.transport.is_closing():
+                return
+            if is_idle and self.cycle is seen:
+                self.transport.abort()
+                return
+            self.loop.call_later(HEAD_S, self._end_idle, self.cycle)
+
     server = QuietUvicornServer(
         uvicorn.Config(
             app,
+            http=BoundedProtocol,
             lifespan="off",
             ws="none",
             log_config=None,
@@ -148,6 +183,12 @@ def _server(
             listening.close()
 
     return server, run
+
+
+def count_most_connections() -> int:
+    """Return how many connections there may be: half of the files this process may open."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return files // 2 if files != resource.RLIM_INFINITY else 2**16
 
 
 def _app(find: Callable[[str], GatewaySession | None]) -> "Starlette":
@@ -168,7 +209,10 @@ def _app(find: Callable[[str], GatewaySession | None]) -> "Starlette":
         for path, protocol in _PROTOCOLS.items():
             handler = _handler(find, bodies, protocol)
             routes.append(Route(f"{prefix}/{path}", handler, methods=["POST"]))
-    return Starlette(routes=routes)
+    app = Starlette(routes=routes)
+    # A redirection would be to whatever the request says this machine is called.
+    app.router.redirect_slashes = False
+    return app
 
 
 def _handler(

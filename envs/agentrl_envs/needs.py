@@ -70,6 +70,19 @@ def missing_gateway(config: "RunConfig") -> Iterator[str]:
             f"command (of env.kwargs) starts with {command[0]!r}, but there is no such program on "
             "PATH: install it, or give its path"
         )
+    yield from _find_listen_fault(config.env.kwargs)
+
+
+def _find_listen_fault(settings: Mapping[str, Any]) -> Iterator[str]:
+    from agentrl.gateway.listening import LOOPBACK, open_socket, parse_listen_address
+
+    host, advertise = settings.get("host", LOOPBACK), settings.get("advertise")
+    if not isinstance(host, str) or not isinstance(advertise, str | None):
+        return  # a wrong type is told where the environment is made
+    try:
+        open_socket(parse_listen_address(host, advertise)).close()
+    except ConfigError as error:
+        yield f"{error} (keys of env.kwargs)"
 
 
 def missing_pages(config: "RunConfig") -> Iterator[str]:

@@ -10,6 +10,7 @@ from agentrl.authoring.task_choice import choose_task
 from agentrl.authoring.tool_env import Judged, compute_reward
 from agentrl.env import Action, BaseEnv, Info, Observation, Step, conversation_fault
 from agentrl.errors import ConfigError, EnvError
+from agentrl.gateway.listening import LOOPBACK, parse_listen_address
 from agentrl.gateway.server import GatewayAddress, GatewayServer
 from agentrl.gateway.session import GatewayRequest
 from agentrl.runtime.imports import import_callable
@@ -51,6 +52,8 @@ class ProgramEnv(BaseEnv, ABC):
         *,
         policy_errors: PolicyErrors | None = None,
         ignore_fields: Sequence[str] = (),
+        host: str = LOOPBACK,
+        advertise: str | None = None,
     ) -> None:
         """See `BlackBoxEnv`; nothing is started."""
         if isinstance(ignore_fields, str):
@@ -58,6 +61,7 @@ class ProgramEnv(BaseEnv, ABC):
         self._program = program
         self._policy_errors = check_errors(policy_errors or {})
         self._ignored = tuple(ignore_fields)
+        self._address = parse_listen_address(host, advertise)
         self._own: GatewayServer | None = None
         self._gateway: GatewayServer | None = None
         self._place: GatewayAddress | None = None
@@ -133,10 +137,12 @@ class ProgramEnv(BaseEnv, ABC):
                 await server.close()
 
     async def _open_gateway(self) -> GatewayServer:
-        self._gateway = await shared("agentrl.gateway", GatewayServer.open)
-        if self._gateway is None:
-            self._gateway = self._own = await GatewayServer.open()
-        return self._gateway
+        address = self._address
+        gateway = await shared(("agentrl.gateway", address), lambda: GatewayServer.open(address))
+        if gateway is None:
+            gateway = self._own = await GatewayServer.open(address)
+        self._gateway = gateway
+        return gateway
 
     async def _await_question(self) -> Observation | None:
         """Return the program's next question for the policy; None when the program has ended."""
@@ -178,6 +184,8 @@ class BlackBoxEnv(ProgramEnv):
         pass_env: Sequence[str] = (),
         policy_errors: PolicyErrors | None = None,
         ignore_fields: Sequence[str] = (),
+        host: str = LOOPBACK,
+        advertise: str | None = None,
     ) -> None:
         """Choose a program; nothing is started.
 
@@ -194,6 +202,10 @@ class BlackBoxEnv(ProgramEnv):
                 name or the exit code; added to those that are known, which pay 0.
             ignore_fields: Names of fields of requests that are not honoured and shall not be
                 refused either, such as `temperature`.
+            host: IP address on which the gateway listens, `0.0.0.0` for all of this machine's, with
+                a port or without one (`0.0.0.0:8000`). By default only this machine reaches it.
+            advertise: Base URL of the gateway that programs are told, `http://NAME-OR-IP`, where
+                they do not reach `host` by its own address.
         """
         if (agent is None) == (command is None):
             raise ConfigError(
@@ -209,6 +221,8 @@ class BlackBoxEnv(ProgramEnv):
             else CommandProgram(words=tuple(command or ()), pass_env=tuple(pass_env)),
             policy_errors=policy_errors,
             ignore_fields=ignore_fields,
+            host=host,
+            advertise=advertise,
         )
 
     def tasks(self, split: Split, *, seed: int = 0) -> Iterator[Task]:

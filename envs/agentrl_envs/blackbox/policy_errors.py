@@ -25,10 +25,15 @@ KNOWN: PolicyErrors = MappingProxyType(
             "pydantic_ai.exceptions.UnexpectedModelBehavior: Exceeded maximum",
             "pydantic_ai.exceptions.UnexpectedModelBehavior: Tool ",
             "pydantic_ai.exceptions.UnexpectedModelBehavior: Received empty model response",
+            "pydantic_ai.exceptions.UnexpectedModelBehavior: Output validation failed",
             "pydantic_ai.exceptions.IncompleteToolCall",
             "pydantic_ai.exceptions.OutputTokenLimitExceeded",
             "pydantic_ai.exceptions.UsageLimitExceeded",
             # LangGraph and LangChain
+            "langchain.agents.middleware.model_call_limit.ModelCallLimitExceededError",
+            "langchain.agents.middleware.tool_call_limit.ToolCallLimitExceededError",
+            "langchain.agents.structured_output.MultipleStructuredOutputsError",
+            "langchain.agents.structured_output.StructuredOutputValidationError",
             "langchain_core.exceptions.OutputParserException",
             "langgraph.errors.GraphRecursionError",
             # smolagents, whose AgentGenerationError is about the model's server

@@ -10,6 +10,7 @@ from agentrl.engine.remote.frames import GREETING_LIMITS, HEAD_LIMITS
 from agentrl.evaluation.endpoint.engine import TURN_LIMITS
 from agentrl.gateway.bodies import BUDGET_BYTES
 from agentrl.gateway.dialect import LARGEST_BYTES
+from agentrl.gateway.server import HEAD_S
 from agentrl.grading.artefacts import REFUSED_MAX
 from agentrl.grading.calls import RESULT_BYTES
 from agentrl.rollout.episode import CHARACTERS_PER_TOKEN
@@ -305,6 +306,13 @@ def rows() -> Iterator[InputRow]:
         "400; more wait",
         "agentrl/gateway/bodies.py",
         "system/gateway/test_gateway.py::test_bodies_that_are_none",
+    )
+    yield InputRow(
+        "connections to the gateway (anybody who reaches it)",
+        f"half of the files that the process may open, {HEAD_S:g} s for a request to begin",
+        "the connection ends",
+        "agentrl/gateway/server.py",
+        "system/gateway/test_reach.py::test_a_connection_without_a_request_ends",
     )
     yield InputRow(
         "output of a program, which is its result (program)",
