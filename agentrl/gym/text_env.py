@@ -244,7 +244,17 @@ def build_step(
 ) -> Step:
     """Return a step whose reward is checked."""
     observation = Observation((Message("user", _join_parts(content)),))
-    return observation, check_reward(task, reward), terminated, truncated, info
+    return observation, check_reward(task, reward), terminated, truncated, keep_info(info)
+
+
+def keep_info(info: Info) -> Info:
+    """Return an info without what has another meaning here: parts of the reward are numbers."""
+    kept = {name: value for name, value in info.items() if name not in ("tool_results", "patch")}
+    components = kept.get("reward_components", {})
+    values = cast("dict[Any, Any]", components).values() if isinstance(components, dict) else [None]
+    if not all(isinstance(value, int | float) for value in values):
+        del kept["reward_components"]
+    return kept
 
 
 def refuse_action(action: Action, why: str) -> Step:

@@ -520,6 +520,13 @@ async def test_no_more_is_made_beside_many_threads_that_stand_still(
     await check_no_leak(before)
     fresh = GymnasiumTextEnv(Stuck)
     await fresh.reset(options=given)
+    Stuck.let_go.clear()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await fresh.step(say("4"))
+    Stuck.let_go.set()
+    await played(fresh, "5")  # after the call that was abandoned
+    assert list_stuck_threads(0.0) == []
     await fresh.close()
 
 

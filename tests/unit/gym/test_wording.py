@@ -14,6 +14,7 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentrl.gym.text_env import keep_info
 from agentrl.gym.wording.browser_gym import WORDINGS
 from agentrl.gym.wording.episode import GivenWords, read_reward
 from agentrl.gym.wording.parts import WordingFault, describe_observation
@@ -189,6 +190,15 @@ def test_a_scalar_is_a_reward(reward: Any, number: float) -> None:
 def test_anything_else_is_none(reward: Any) -> None:
     with pytest.raises(ValueError, match=r"the reward of step\(\) is .*; return a number"):
         read_reward(reward)
+
+
+def test_an_info_of_gymnasium_is_none_of_a_toolsets() -> None:
+    """A mutant that hands any of them on is caught: the runner reads results and sums parts."""
+    parts = {"speed": 0.5, "style": 1}
+    info = {"tool_results": [1], "patch": 3, "reward_components": parts, "moves": 2}
+    assert keep_info(info) == {"reward_components": parts, "moves": 2}
+    for wrong in ("fast", {"speed": "fast"}, [0.5], None):
+        assert keep_info({"reward_components": wrong}) == {}
 
 
 def test_browsergyms_wording_is_for_its_environments_alone() -> None:
