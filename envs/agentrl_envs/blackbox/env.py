@@ -71,7 +71,7 @@ class ProgramEnv(BaseEnv, ABC):
 
     @abstractmethod
     def score_result(self, task: Task, result: Any) -> Judged | Awaitable[Judged]:
-        """Return what a program's result is worth."""
+        """Return the reward of a program's result."""
 
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None

@@ -93,7 +93,7 @@ def list_error_lines(error: BaseException) -> Iterator[str]:
 
 
 def name_end(code: int, stderr: str) -> tuple[str, ...]:
-    """Return what a command's end is called: its exit code, and the last error of its stderr."""
+    """Return the names of a command's end: its exit code, and the last error of its stderr."""
     line = find_last_error(stderr)
     return (str(code),) if line is None else (str(code), line)
 
