@@ -37,11 +37,11 @@ class HostedProgram:
     open_timeout_s: float
 
     async def run(self, task: Task, endpoint: ProgramEndpoint) -> Mapping[str, Any]:
-        """Return the library's verdict on the task; `ProgramEnded` where it failed at it."""
+        """Return the library's answer on the task; `ProgramEnded` where it failed at it."""
         # What it starts carries the mark, so that it ends with it under whatever process group.
         lease = ResourceLease.take("process", new_mark())
         episode = ForeignEpisode(self.location, timeout_s=self.open_timeout_s)
-        asked = {
+        address = {
             "url": endpoint.openai_url,
             "key": endpoint.key,
             "model": endpoint.model,
@@ -49,7 +49,7 @@ class HostedProgram:
         }
         try:
             await episode.open({**self.settings, **task.data})
-            result = await episode.ask_at_leisure("play", {"endpoint": asked}, grace_s=GRACE_S)
+            result = await episode.ask_at_leisure("play", {"endpoint": address}, grace_s=GRACE_S)
         finally:
             await episode.close()
             await run_in_thread(lease.clear)

@@ -69,13 +69,13 @@ def load_task(params):
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
-    found = find_tasks(module)
-    if not name and len(found) == 1:
-        (name,) = found
-    if name not in found:
-        there = ", ".join(f"{params['task'].partition('@')[0]}@{one}" for one in found) or "none"
+    tasks = find_tasks(module)
+    if not name and len(tasks) == 1:
+        (name,) = tasks
+    if name not in tasks:
+        there = ", ".join(f"{params['task'].partition('@')[0]}@{one}" for one in tasks) or "none"
         raise ValueError(f"{params['task']} names no task of the file; its tasks are {there}")
-    task = found[name](**params["args"])
+    task = tasks[name](**params["args"])
     if not isinstance(task, Task):
         raise TypeError(f"{name} returned a {type(task).__name__}, not a Task")
     return task
@@ -85,15 +85,15 @@ def find_tasks(module):
     """Return the functions of a module that `@task` has marked, by name."""
     from inspect_ai.util import registry_info
 
-    found = {}
+    tasks = {}
     for name, value in vars(module).items():
         try:
             is_task = callable(value) and registry_info(value).type == "task"
         except Exception:  # noqa: BLE001 - whatever it raises for what is not registered
             continue
         if is_task:
-            found[name] = value
-    return found
+            tasks[name] = value
+    return tasks
 
 
 def list_samples(task):
@@ -111,9 +111,9 @@ def list_samples(task):
 
 
 def describe_sample(sample):
-    """Return the row of a sample that is not played yet."""
-    told = sample.input
-    turns = [("user", told)] if isinstance(told, str) else [(m.role, m.text) for m in told]
+    """Return the facts about a sample that are known before it is played."""
+    prompt = sample.input
+    turns = [("user", prompt)] if isinstance(prompt, str) else [(m.role, m.text) for m in prompt]
     messages = [{"role": role, "content": text} for role, text in turns if role != "tool"]
     return {
         "id": str(sample.id),
@@ -166,7 +166,7 @@ class InspectEpisode:
             )
 
     def play(self, endpoint):
-        """Return the scores of the sample, or its failure."""
+        """Return the score of the sample, or its failure."""
         from inspect_ai import eval as evaluate
         from inspect_ai import task_with
         from inspect_ai.dataset import MemoryDataset
@@ -198,7 +198,7 @@ class InspectEpisode:
             )
             # Its samples are read from the folder when they are asked for.
             result = read_log(log, self.params["scorer"], self.params["key"])
-        if model.name in WATCHED["asked"]:
+        if str(model) in WATCHED["asked"]:
             return {
                 "failure": "ValueError: the scorer asks the policy itself; give the grader a model "
                 "of its own"
@@ -216,8 +216,8 @@ def refuse_to_grade(*_):
 def read_log(log, scorer, key):
     """Return the reward of a log with one sample, or its failure: never a guess."""
     if log.status != "success":
-        told = log.error.message if log.error else f"its status is {log.status}"
-        return {"failure": f"EvalError: {told}"[:2000]}
+        fault = log.error.message if log.error else f"its status is {log.status}"
+        return {"failure": f"EvalError: {fault}"[:2000]}
     if len(log.samples or ()) != 1:
         return {"failure": "ValueError: the log does not have one sample"}
     (sample,) = log.samples

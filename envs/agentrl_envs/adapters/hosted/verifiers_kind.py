@@ -33,7 +33,7 @@ def preload():
 def ask(params):
     """Return the first tasks; raises for an environment that cannot be played here."""
     env = load_env(params)
-    obstacles = [*find_obstacles(env.config), *find_task_obstacles(env, params["runtime"])]
+    obstacles = [*find_obstacles(env.config), *find_task_obstacles(env)]
     if obstacles:
         raise ValueError(f"{params['taskset']} cannot be played here: {'; '.join(obstacles)}")
     rows = [describe_task(task) for task in islice(env.taskset, params["size"])]
@@ -66,10 +66,10 @@ def load_env(params):
     return vf.load_environment(config.model_copy(update=roles))
 
 
-def choose_runtime(role, configured, asked, runs):
-    """Return the runtime of a role's harness; raise where it cannot be had here or is left open.
+def choose_runtime(role, configured, choice, commands):
+    """Return the runtime of a role's harness; raises where that cannot be here or is left open.
 
-    `runs` names what runs what the policy wrote; what is nowhere said to be run may run anywhere.
+    `commands` name the parts that run what the policy wrote; without any, every runtime will do.
     """
     if configured in HOSTED_RUNTIMES and configured != "prime":
         raise ValueError(
@@ -78,11 +78,11 @@ def choose_runtime(role, configured, asked, runs):
         )
     if configured != "prime":
         return configured
-    if asked:
-        return asked
-    if runs:
+    if choice:
+        return choice
+    if commands:
         raise ValueError(
-            f"the role {role} runs commands ({', '.join(runs)}), by default in prime, which is "
+            f"the role {role} runs commands ({', '.join(commands)}), by default in prime, which is "
             "hosted elsewhere; set runtime: docker (or podman, apptainer) for a container, or "
             "runtime: subprocess to run what the policy writes on this machine, with your rights"
         )
@@ -94,18 +94,18 @@ def find_runtime_hooks(task):
     import verifiers.v1 as vf
 
     marks = ("reward", "metric", "stop", "intercept")
-    marked = {
+    marked_names = {
         name
         for parent in task.__mro__
         for name, value in vars(parent).items()
         if callable(value) and any(hasattr(value, mark) for mark in marks)
     }
-    own = {
+    own_names = {
         name for name in ("setup", "finalize") if getattr(task, name) is not getattr(vf.Task, name)
     }
     return sorted(
         f"{task.__name__}.{name}"
-        for name in marked | own
+        for name in marked_names | own_names
         if "runtime" in inspect.signature(getattr(task, name)).parameters
     )
 
@@ -119,21 +119,21 @@ def read_roles(config):
     }
 
 
-def choose_role(roles, asked):
+def choose_role(roles, choice):
     """Return the role that the policy plays, the one whose trace is paid; raises if there is none.
 
     `roles` says which have a model of their own: every other would ask the policy too, and be
     trained with a reward that is not its own.
     """
-    if asked and asked not in roles:
-        raise ValueError(f"there is no role {asked!r}; the roles are {', '.join(roles)}")
+    if choice and choice not in roles:
+        raise ValueError(f"there is no role {choice!r}; the roles are {', '.join(roles)}")
     open_roles = [name for name, has_model in roles.items() if not has_model]
-    if asked and asked not in open_roles:
-        raise ValueError(f"the role {asked} has a model of its own; remove its client")
+    if choice and choice not in open_roles:
+        raise ValueError(f"the role {choice} has a model of its own; remove its client")
     if not open_roles:
         raise ValueError("every role has a model of its own; remove the client of one")
     if len(open_roles) > 1:
-        others = [name for name in open_roles if name != (asked or open_roles[0])]
+        others = [name for name in open_roles if name != (choice or open_roles[0])]
         raise ValueError(
             f"the roles {', '.join(open_roles)} would all be the policy, but each has a reward of "
             "its own and a trajectory has one; give the others a model (config: "
@@ -144,7 +144,7 @@ def choose_role(roles, asked):
     return open_roles[0]
 
 
-# -- what is missing ------------------------------------------------------------------------------
+# -- obstacles ------------------------------------------------------------------------------------
 
 
 def find_obstacles(config):
@@ -173,7 +173,7 @@ def find_obstacles(config):
             yield f"{where} asks a model at {client.base_url}, which cannot be reached: {fault}"
 
 
-def find_task_obstacles(env, asked):
+def find_task_obstacles(env):
     """Yield what tasks and their tool servers need that is not here."""
     config, task = env.config, type(env.taskset).task_type()
     kinds = {getattr(config, name).runtime.type for name in config.agent_harnesses()}
@@ -206,7 +206,7 @@ def find_clients(config, where):
 
 
 def find_uv():
-    """Return the path of uv, as verifiers looks for it."""
+    """Return the place of uv, as verifiers looks for it."""
     places = f"{os.environ['HOME']}/.local/bin{os.pathsep}{os.environ['PATH']}"
     return shutil.which("uv", path=places)
 
@@ -231,7 +231,7 @@ def find_connection_fault(url):
 
 
 def describe_task(task):
-    """Return the row of a task that is not played yet."""
+    """Return the facts about a task that are known before it is played."""
     data, prompt = task.data, task.data.prompt
     if prompt is None:
         named = data.name or data.id or task.key[:32]
@@ -308,22 +308,24 @@ def read_episode(episode, role):
         if fault := find_reward_fault(trace.rewards):
             return {"failure": f"ValueError: {fault}"}
     # Score x weight, and summed in verifiers' order: its own `trace.reward`.
-    paid = [{name: one.score * one.weight for name, one in t.rewards.items()} for t in traces]
-    if any(sum(one.values()) != sum(paid[0].values()) for one in paid):
+    all_rewards = [
+        {name: one.score * one.weight for name, one in t.rewards.items()} for t in traces
+    ]
+    if any(sum(one.values()) != sum(all_rewards[0].values()) for one in all_rewards):
         return {
-            "failure": f"ValueError: {role} played {len(paid)} times and was paid differently, but "
-            "a trajectory has one reward; configure the environment to let it play once"
+            "failure": f"ValueError: {role} played {len(traces)} times and was paid differently, "
+            "but a trajectory has one reward; configure the environment to let it play once"
         }
     first = traces[0]
-    return {"rewards": paid[0], "metrics": dict(first.metrics), "stop": first.stop_condition}
+    return {"rewards": all_rewards[0], "metrics": dict(first.metrics), "stop": first.stop_condition}
 
 
 def find_reward_fault(rewards):
     """Return why rewards are no reward, or an empty text."""
     if not rewards:
         return "the task has no reward"
-    missing = [name for name, reward in rewards.items() if reward is None]
-    return f"the reward {', '.join(missing)} was not computed" if missing else ""
+    names = [name for name, reward in rewards.items() if reward is None]
+    return f"the reward {', '.join(names)} was not computed" if names else ""
 
 
 def describe(error):
