@@ -1,7 +1,7 @@
 """Settings of a data set that break their rule say which, and how it is written.
 
-Mutants seen caught: a truth value taken for a number, or for a count; names of splits not looked at; a
-key that is not known without a hint; settings of a class of TRL's not checked.
+Mutants seen caught: a truth value taken for a number, or for a count; names of splits not looked
+at; a key that is not known without a hint; settings of a class of TRL's not checked.
 """
 
 from pathlib import Path
