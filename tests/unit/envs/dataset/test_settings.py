@@ -43,7 +43,7 @@ BAD: dict[str, list[Any]] = {
     "prompt": [None, 3, "", ["a"]],
     "answer": [3, "", True],
     "reward": [3, True],
-    "tools": [None, "m:f", {"source": "m:f"}, 3],
+    "tools": [None, "m:f", {"source": "m:f"}, 3, [3], [None], [["m:f"]]],
     "subset": [3, ""],
     "split": [3, "", {"train": "a", "test": "b"}, {"train": "a", "heldout": None}],
     "split_column": [None, 3, ""],
