@@ -152,7 +152,7 @@ class OwnLoop:
 
 def measure_gymnasium(bench: Benchmark) -> None:
     """Walk against a wall of FrozenLake."""
-    settings = {"is_slippery": False, "max_episode_steps": ENDLESS}
+    settings: dict[str, Any] = {"is_slippery": False, "max_episode_steps": ENDLESS}
 
     def walk() -> Run:
         env = gymnasium.make("FrozenLake-v1", **settings)

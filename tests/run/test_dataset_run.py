@@ -1,4 +1,4 @@
-"""Runs on what people have already: a class made for TRL, and a parquet file in five lines of YAML."""
+"""Runs on what people have already: a class made for TRL, a parquet file in five lines of YAML."""
 
 import json
 from pathlib import Path

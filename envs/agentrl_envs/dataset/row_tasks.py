@@ -296,7 +296,7 @@ def build_tasks(source: DataSource, columns: TaskColumns) -> Mapping[Split, RowT
     Every row is checked. A task's id is its fingerprint; further rows of one problem count on.
     """
     rows = PackedRows()
-    tasks = {split: RowTasks(rows, columns, split) for split in SPLITS}
+    tasks: dict[Split, RowTasks] = {split: RowTasks(rows, columns, split) for split in SPLITS}
     first_text, is_one_prompt = None, True
     for named_split, row in source.read():
         task = columns.build_task(row)

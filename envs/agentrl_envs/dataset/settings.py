@@ -55,8 +55,11 @@ def _or_none(accepts: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: value is None or accepts(value)
 
 
-def _is_list(value: object) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+def _is_tool_list(value: object) -> bool:
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+        return False
+    tools = cast("Sequence[object]", value)
+    return not any(isinstance(tool, int | float | list | None) for tool in tools)
 
 
 _COLUMN = SettingRule(is_text, "the name of a column")
@@ -79,7 +82,7 @@ DATASET_RULES: Mapping[str, SettingRule] = {
         _or_none(lambda value: isinstance(value, str | Mapping | Sequence) or callable(value)),
         "exact, math, judge, module:function, trl:module:function, or a list of those",
     ),
-    "tools": SettingRule(_is_list, "a list, such as [my_package.tools:search]"),
+    "tools": SettingRule(_is_tool_list, "a list, such as [my_package.tools:search]"),
     "subset": SettingRule(
         _or_none(is_text), "the name of a configuration on the hub, or left out for none"
     ),

@@ -2,9 +2,10 @@
 
 Mutants seen caught: a hash of the row in place of the prompt, so that one prompt is in both splits;
 U+2028 taken for the end of a line; a third row of one problem with the id of the second; a
-placeholder filled again in what was filled in; UTF-16 not looked for; columns of one name read; the
-limit on values of CSV left wide; a file that changed not read again; one prompt for all rows not told;
-a list that ends with a tool's message, or has a late system message; NaN kept; rows kept as objects.
+placeholder filled again in what was filled in; UTF-16 not looked for; columns of one name read;
+the limit on values of CSV left wide; a file that changed not read again; one prompt for all rows
+not told; a list that ends with a tool's message, or has a late system message; NaN kept; rows kept
+as objects.
 """
 
 import csv
@@ -141,7 +142,7 @@ def test_a_file_is_read_once_until_it_changes(tmp_path: Path) -> None:
     assert load_tasks(source, columns) is tasks
     write(tmp_path, "a.jsonl", lines(sums(30)))
     assert sum(map(len, load_tasks(source, columns).values())) == 30
-    assert load_tasks(source, TaskColumns(prompt="answer"))["train"][0].prompt.isdecimal()
+    assert load_tasks(source, TaskColumns(prompt="answer"))["train"][0].messages[0].text.isdecimal()
 
 
 def test_rows_take_little_more_than_their_text(tmp_path: Path) -> None:

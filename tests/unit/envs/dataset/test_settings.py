@@ -1,7 +1,7 @@
 """Settings of a data set that break their rule say which, and how it is written.
 
-Mutants seen caught: a truth value taken for a number, or for a count; names of splits not looked at; a
-key that is not known without a hint; settings of a class of TRL's not checked.
+Mutants seen caught: a truth value taken for a number, or for a count; names of splits not looked
+at; a key that is not known without a hint; settings of a class of TRL's not checked.
 """
 
 from pathlib import Path
@@ -43,7 +43,7 @@ BAD: dict[str, list[Any]] = {
     "prompt": [None, 3, "", ["a"]],
     "answer": [3, "", True],
     "reward": [3, True],
-    "tools": [None, "m:f", {"source": "m:f"}, 3],
+    "tools": [None, "m:f", {"source": "m:f"}, 3, [3], [None], [["m:f"]]],
     "subset": [3, ""],
     "split": [3, "", {"train": "a", "test": "b"}, {"train": "a", "heldout": None}],
     "split_column": [None, 3, ""],
