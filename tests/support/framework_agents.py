@@ -302,7 +302,7 @@ def pydantic_ai() -> list[Agent]:
             )
             output = found.output
             value = str(output.value) if isinstance(output, Product) else output
-            usage = found.usage() if callable(found.usage) else found.usage
+            usage: Any = found.usage
             return [value, usage.total_tokens]
 
         answer.__name__ = f"{name}_{kind}"
@@ -333,9 +333,7 @@ async def end_refused(question: str) -> object:
 
     told: list = [{"role": "user", "content": question}]
     client: Any = anthropic.AsyncAnthropic()
-    return await client.messages.create(
-        model=MODEL, max_tokens=9, messages=told, temperature=0.5
-    )
+    return await client.messages.create(model=MODEL, max_tokens=9, messages=told, temperature=0.5)
 
 
 async def end_openai_agents(question: str, turns: int = 3, **more: Any) -> object:

@@ -51,9 +51,9 @@ AGENTS: dict[str, tuple[str, ...]] = {
     ),
 }
 """Each answers in two turns, by a program of `PROGRAM`; `handoff` in three."""
-TOLD_ANEW = {"openai_agents": 1, "smolagents": 2}
+TOLD_ANEW = {"openai_agents": 1, "smolagents": 4}
 """Turns that do not go on with the agent's conversation: behind a handoff the tools are others, and
-smolagents' ToolCallingAgent tells calls in words of its own."""
+smolagents tells what was called in words of its own."""
 
 pytestmark = [pytest.mark.agents, pytest.mark.slow]
 

@@ -1,6 +1,7 @@
 """Where a gateway listens, what programs are told of it, and who reaches it.
 
-Mutants seen caught: a wildcard told to programs; the warning left out; an idle connection kept.
+Mutants seen caught: a wildcard told to programs; the warning left out; an idle connection kept; one
+ended whose request waits for its answer; connections not counted.
 """
 
 import asyncio
