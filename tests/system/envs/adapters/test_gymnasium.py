@@ -1,8 +1,8 @@
 """Environments of Gymnasium in processes of another interpreter.
 
 Mutants seen caught: an open file that does not keep a process from being copied; a process ended
-without its environment's close; an answer of any length; a fault of a function taken for an answer; a
-reward that is not handed on.
+without its environment's close; an answer of any length; a fault of a function taken for an answer;
+a reward that is not handed on.
 """
 
 import os
