@@ -249,12 +249,12 @@ def build_step(
 
 def keep_info(info: Info) -> Info:
     """Return an info without what has another meaning here: parts of the reward are numbers."""
-    kept = {name: value for name, value in info.items() if name not in ("tool_results", "patch")}
-    components = kept.get("reward_components", {})
+    entries = {name: value for name, value in info.items() if name not in ("tool_results", "patch")}
+    components = entries.get("reward_components", {})
     values = cast("dict[Any, Any]", components).values() if isinstance(components, dict) else [None]
     if not all(isinstance(value, int | float) for value in values):
-        del kept["reward_components"]
-    return kept
+        del entries["reward_components"]
+    return entries
 
 
 def refuse_action(action: Action, why: str) -> Step:

@@ -25,17 +25,17 @@ def _describe_rules(env: Any) -> str:
     return f"{_RULES}\n\n{described.strip()}"
 
 
-def _describe_page(env: Any, seen: Mapping[str, Any]) -> str:
+def _describe_page(env: Any, observation: Mapping[str, Any]) -> str:
     from browsergym.utils.obs import (  # pyright: ignore[reportMissingImports] - of another venv
         flatten_axtree_to_str,
     )
 
-    lines = [f"Goal: {seen['goal']}", f"url: {seen['url']}"]
-    if error := seen["last_action_error"]:
+    lines = [f"Goal: {observation['goal']}", f"url: {observation['url']}"]
+    if error := observation["last_action_error"]:
         lines.append(f"Error of the last action: {error}")
     tree = flatten_axtree_to_str(
-        seen["axtree_object"],
-        extra_properties=seen["extra_element_properties"],
+        observation["axtree_object"],
+        extra_properties=observation["extra_element_properties"],
         ignored_roles=_IGNORED_ROLES,
     )
     return "\n".join((*lines, tree.strip("\n")))

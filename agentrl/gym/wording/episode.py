@@ -72,9 +72,9 @@ class WordedStep:
 class WordedEnv:
     """One Gymnasium environment and its words. Lives on the thread that made it."""
 
-    def __init__(self, env: GymEnv, given: GivenWords) -> None:
+    def __init__(self, env: GymEnv, words: GivenWords) -> None:
         self.env = env
-        self._given = given
+        self._given = words
         kind = type(env.unwrapped)
         package = kind.__module__.partition(".")[0]
         self._known = _WORDINGS.get(package, {}).get(kind.__name__)

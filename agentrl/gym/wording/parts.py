@@ -48,14 +48,14 @@ def count_parameters(function: Callable[..., Any], most: int) -> int:
         return most
     kinds = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
     required = [p for p in parameters if p.default is Parameter.empty]
-    asked = [p for p in required if p.kind in kinds]
-    has_more = any(p.kind is Parameter.KEYWORD_ONLY for p in required) or len(asked) > most
+    positional = [p for p in required if p.kind in kinds]
+    has_more = any(p.kind is Parameter.KEYWORD_ONLY for p in required) or len(positional) > most
     if has_more or not any(p.kind in kinds for p in parameters):
         raise ValueError(
             f"{name_function(function)}{signature(function)} must take 1 to {most} values by "
             "position"
         )
-    return max(1, len(asked))
+    return max(1, len(positional))
 
 
 def describe_observation(describe: Callable[..., Any], *values: Any) -> list[Part]:

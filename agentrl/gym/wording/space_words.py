@@ -94,9 +94,9 @@ def fit_action(space: Space[Any], action: Any) -> Any | None:
     """Return an action in the type of its space; None for one that is not in it."""
     try:
         if isinstance(space, spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary):
-            given = np.asarray(action)
-            action = given.astype(space.dtype)
-            if np.issubdtype(space.dtype, np.integer) and not np.array_equal(given, action):
+            values = np.asarray(action)
+            action = values.astype(space.dtype)
+            if np.issubdtype(space.dtype, np.integer) and not np.array_equal(values, action):
                 return None
         elif isinstance(space, spaces.Discrete) and not isinstance(action, bool):
             action = np.int64(index(action))

@@ -80,13 +80,13 @@ def ask(params):
 
 def build_words(wording, params):
     """Make an environment with its words."""
-    given = wording.GivenWords(
+    words = wording.GivenWords(
         instructions=params["instructions"],
         actions=params["actions"],
         describe=params["describe"] and find_object(params["describe"]),
         act=params["act"] and find_object(params["act"]),
     )
-    return wording.WordedEnv(find_factory(params["id"])(**params["kwargs"]), given)
+    return wording.WordedEnv(find_factory(params["id"])(**params["kwargs"]), words)
 
 
 class GymnasiumEpisode:
