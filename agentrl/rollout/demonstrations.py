@@ -28,7 +28,7 @@ class PlannedDemonstration:
 
     task: Task
     guess: str | None = None
-    """What is said at once; None has the gold player play."""
+    """Text that is said at once; None has the gold player play."""
 
 
 def plan_demonstrations(

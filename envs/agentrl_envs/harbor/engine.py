@@ -1,7 +1,7 @@
 """The Docker engine that tasks are played on: there, or refused in words of the tasks."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 
 from agentrl.errors import ConfigError, SandboxError
 from agentrl_envs.harbor.task_folder import HarborTask
@@ -23,7 +23,7 @@ def find_missing_images(tasks: Sequence[HarborTask]) -> list[str]:
 
 
 @contextlib.contextmanager
-def _open_engine(tasks: Sequence[HarborTask]) -> Iterator[DockerEngine]:
+def _open_engine(tasks: Sequence[HarborTask]) -> Generator[DockerEngine]:
     try:
         engine = DockerEngine()
     except ConfigError as error:

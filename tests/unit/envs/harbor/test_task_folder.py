@@ -6,7 +6,7 @@ Mutants seen caught: GPUs not refused, a network without the key, links that lea
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -324,7 +324,7 @@ def test_a_pipe_in_a_task_is_refused_and_not_read(tmp_path: Path) -> None:
 
 
 @contextmanager
-def as_nobody() -> Iterator[None]:
+def as_nobody() -> Generator[None]:
     """Be a user who may not read everything, where we are root."""
     own = os.geteuid()
     if own == 0:
