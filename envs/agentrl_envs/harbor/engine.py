@@ -36,7 +36,7 @@ def _open_engine(tasks: Sequence[HarborTask]) -> Generator[DockerEngine]:
 
 
 def explain_missing_engine(tasks: Sequence[HarborTask], why: str) -> str:
-    """Return what a task needs an engine for, why there is none, and the ways out."""
+    """Return a refusal: the field that needs an engine, why there is none, and the ways out."""
     task = tasks[0]
     image = task.config.environment.docker_image
     field = f"environment.docker_image = {image!r}" if image else str(task.dockerfile)

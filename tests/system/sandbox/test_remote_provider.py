@@ -1,6 +1,6 @@
 """The example of a remote provider keeps the contract, and plays a task, on an engine of its own.
 
-Mutants seen caught: a late command left running, its output held open by what it left behind.
+Mutants seen caught: a late command left running.
 """
 
 import contextlib
