@@ -1,8 +1,4 @@
-"""Environments of verifiers and tasks of Inspect, played by the packages through the gateway.
-
-Mutants killed here: a grader without a model is the policy, the folder of an Inspect log removed
-before its samples are read, the variable that carries a server's modules left out.
-"""
+"""Environments of verifiers and tasks of Inspect, played by the packages through the gateway."""
 
 import os
 import re
