@@ -21,7 +21,7 @@ _ADVERTISE = (
 
 @dataclass(frozen=True, slots=True)
 class ListenAddress:
-    """Where a gateway listens, and what programs are told; see `parse_listen_address`."""
+    """Address of a gateway, and the URL that programs are told; see `parse_listen_address`."""
 
     host: str = LOOPBACK
     """IP address of this machine; `0.0.0.0` and `::` are all of them."""

@@ -186,7 +186,7 @@ def _server(
 
 
 def count_most_connections() -> int:
-    """Return how many connections there may be: half of the files this process may open."""
+    """Return the limit of connections: half of the files that this process may open."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return files // 2 if files != resource.RLIM_INFINITY else 2**16
 
