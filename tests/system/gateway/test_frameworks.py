@@ -25,7 +25,7 @@ from agentrl.rollout.episode import EpisodeLimits, EpisodeRunner
 from agentrl.task import Split, Task
 from agentrl.trajectory import Failed, Finished, Tree
 from agentrl_envs.blackbox import BlackBoxEnv, ProgramEndpoint
-from agentrl_envs.blackbox.policy_errors import KNOWN, ProgramEnded, find_policy_error
+from agentrl_envs.blackbox.policy_errors import KNOWN, ProgramEnded, find_policy_error, name_end
 from agentrl_envs.blackbox.program import CommandProgram
 
 PLACE = Path(__file__).parents[3] / ".bench" / "agents"
@@ -190,7 +190,7 @@ async def test_ends_that_a_bad_policy_brings_about_are_outcomes(group: str) -> N
     told = await run(group, policy=answer_badly, ignored=["response_format"])
     found: dict[str, str | None] = {}
     for agent, stderr in told.items():
-        ended = ProgramEnded("", code=1, stderr=stderr)
+        ended = ProgramEnded("", lines=name_end(1, stderr))
         line, _ = find_policy_error(ended, KNOWN) or (None, 0)
         found[agent] = line.partition(": ")[0] if line is not None else None if stderr else ""
     assert found == ENDS[group]

@@ -5,6 +5,7 @@
 
 import asyncio
 import inspect
+import json
 import os
 import shutil
 import socket
@@ -25,8 +26,8 @@ def preload():
 
     os.environ.setdefault("HOME", os.path.expanduser("~"))
     os.environ["PATH"] = f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ['PATH']}"
-    # Servers of tools are started as modules; the user's folders follow the kind in our words.
-    if folders := sys.argv[2:]:
+    # Servers of tools are started as modules, with the import path of the host's setup.
+    if folders := json.loads(sys.argv[2])["path"]:
         os.environ["PYTHONPATH"] = os.pathsep.join(folders)
 
 
