@@ -76,12 +76,17 @@ def parse_listen_address(host: str = LOOPBACK, advertise: str | None = None) -> 
             f"listens on a free port: set it, host: {_bracket(address)}:PORT, or name no port in "
             "advertise"
         )
-    told = _find_ip(urlsplit(url).hostname or "")
-    if told is not None and told.is_unspecified:
+    advertised_ip = _find_ip(urlsplit(url).hostname or "")
+    if advertised_ip is not None and advertised_ip.is_unspecified:
         raise ConfigError(
             f"advertise is {advertise!r}, which nobody can connect to; name a machine"
         )
-    if ip.is_loopback and told is not None and not told.is_loopback and not _names_port(url):
+    if (
+        ip.is_loopback
+        and advertised_ip is not None
+        and not advertised_ip.is_loopback
+        and not _names_port(url)
+    ):
         raise ConfigError(
             f"advertise is {advertise!r}, but the gateway listens on {address}, which that address "
             "does not lead to: set host: 0.0.0.0"
@@ -98,9 +103,9 @@ def open_socket(address: ListenAddress) -> socket.socket:
         listening.bind((address.host, address.port))
     except OSError as error:
         listening.close()
-        taken = f"{_bracket(address.host)}{f':{address.port}' if address.port else ''}"
+        place = f"{_bracket(address.host)}{f':{address.port}' if address.port else ''}"
         raise ConfigError(
-            f"host is {taken}, where this machine cannot listen ({error.strerror or error}): give "
+            f"host is {place}, where this machine cannot listen ({error.strerror or error}): give "
             "one of its own addresses or 0.0.0.0, and no port or one that is free; each process "
             "that plays episodes needs a port of its own"
         ) from error

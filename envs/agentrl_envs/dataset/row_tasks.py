@@ -286,8 +286,8 @@ def _load_state(
 def _find_state(path: str) -> tuple[int, ...]:
     if not is_data_file(path):
         return ()
-    found = find_file(path).stat()
-    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
+    status = find_file(path).stat()
+    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def build_tasks(source: DataSource, columns: TaskColumns) -> Mapping[Split, RowTasks]:

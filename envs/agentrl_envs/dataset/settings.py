@@ -140,7 +140,7 @@ def check_settings(
 
 
 def find_key_fault(given: Mapping[str, Any], known: Sequence[str]) -> str:
-    """Return what is said of the first key that is not known, or an empty string."""
+    """Return the fault of the first unknown key, or an empty string."""
     for key in given:
         if key not in known:
             near = get_close_matches(str(key), known, n=1)

@@ -117,15 +117,15 @@ def _find_folders(root: Path) -> Iterator[Path]:
     while waiting:
         folder = waiting.pop()
         with _readable(folder), os.scandir(folder) as entries:
-            named = sorted(islice(entries, _ENTRIES), key=lambda entry: entry.name)
-            looked += len(named)
+            sorted_entries = sorted(islice(entries, _ENTRIES), key=lambda entry: entry.name)
+            looked += len(sorted_entries)
             if looked >= _ENTRIES:
                 raise ConfigError(
                     f"{root} has more than {_ENTRIES} files and folders that are no task; give the "
                     "folder that the tasks are in"
                 )
             below: list[Path] = []
-            for entry in named:
+            for entry in sorted_entries:
                 path = Path(entry.path)
                 if not entry.is_dir() or entry.name.startswith("."):
                     continue

@@ -175,11 +175,11 @@ class HarborVerifier:
             user="" if verifier.user is None else str(verifier.user),
         )
         output = await _read(container, OUTPUT_FILE, _OUTPUT_BYTES) or b""
-        shown = output.decode(errors="replace")[-_SHOWN_CHARACTERS:]
+        excerpt = output.decode(errors="replace")[-_SHOWN_CHARACTERS:]
         if ended.timed_out:
             raise VerifierError(
                 f"tests/test.sh of {self.task.name!r} took longer than verifier.timeout_sec, "
-                f"{verifier.timeout_sec:g} s; it printed: {shown}"
+                f"{verifier.timeout_sec:g} s; it printed: {excerpt}"
             )
         try:
             rewards = parse_rewards(
@@ -188,14 +188,14 @@ class HarborVerifier:
             reward = choose_reward(rewards, self.reward_key)
         except VerifierError as error:
             raise VerifierError(
-                f"{self.task.name!r}: {error} (exit code {ended.exit_code}; it printed: {shown})"
+                f"{self.task.name!r}: {error} (exit code {ended.exit_code}; it printed: {excerpt})"
             ) from error
         return HarborVerdict(
             reward=reward,
             rewards=rewards,
             exit_code=ended.exit_code,
             seconds=time.monotonic() - began_s,
-            output=shown,
+            output=excerpt,
         )
 
 

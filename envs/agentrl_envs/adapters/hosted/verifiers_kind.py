@@ -235,8 +235,8 @@ def describe_task(task):
     """Return the facts about a task that are known before it is played."""
     data, prompt = task.data, task.data.prompt
     if prompt is None:
-        named = data.name or data.id or task.key[:32]
-        prompt = f"{named}: the environment begins to speak"
+        name = data.name or data.id or task.key[:32]
+        prompt = f"{name}: the environment begins to speak"
     turns = [("user", prompt)] if isinstance(prompt, str) else [(m.role, m.content) for m in prompt]
     if data.system_prompt:
         turns.insert(0, ("system", data.system_prompt))
