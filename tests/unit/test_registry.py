@@ -211,7 +211,8 @@ def test_what_is_no_environment_is_refused() -> None:
 
 
 def test_unknown_settings_name_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match=r"'promt'; the keyword arguments .* are: prompt, turns"):
+    words = r"'promt'; did you mean 'prompt'\? the keyword arguments .* are: prompt, turns"
+    with pytest.raises(ConfigError, match=words):
         make("test/Scripted-v0", promt="x")
 
 

@@ -140,7 +140,9 @@ class LibraryHost:
                 return await answer
         except TimeoutError as error:
             await self.kill(session)
-            raise EnvError(f"{self._place.kind}: {method} took more than {timeout_s:g} s") from error
+            raise EnvError(
+                f"{self._place.kind}: {method} took more than {timeout_s:g} s"
+            ) from error
         except asyncio.CancelledError:
             await self._end(session, grace_s)
             raise
