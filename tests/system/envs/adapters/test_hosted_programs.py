@@ -180,7 +180,7 @@ async def test_a_harness_of_its_own_trains_every_context_and_ends_with_its_episo
         ("runtime_exec", {"config": NULL}, r"ProgramTask\.passed, ProgramTask\.setup.*docker"),
         ("plain_question", {}, "harness bash.*runtime: docker"),
         ("plain_question", {"config": {"agent": {"harnes": {}}}}, "harnes"),
-        ("plain_question", {"config": NULL, "path": []}, "No module named 'plain_question'"),
+        ("plain_question", {"config": NULL, "path": []}, "taskset 'plain_question' not found"),
     ],
 )
 def test_what_verifiers_cannot_play_here_is_refused_before_a_run(
