@@ -19,7 +19,7 @@ build() {
     browsergym) venv "$place" browsergym-core==0.14.3 browsergym-miniwob==0.14.3 ;;
     gem) venv "$place" gem-llm==0.1.0 ;;
     # Inspect speaks to an endpoint by a client that it does not ask for.
-    inspect) venv "$place" inspect-ai==0.3.285 openai==2.54.0 ;;
+    inspect) venv "$place" inspect-ai==0.3.285 openai==3.57.0 ;;
     openenv) venv "$place" openenv-core==0.3.0 ;;
     # A release that another distribution goes on with; its dependencies are those of the older one.
     openenv_next) $pip --no-deps --target "$place.partial" openenv==0.10.0 ;;
