@@ -37,6 +37,7 @@ HEAVY_ROOMS = (
     "agentrl.models.precision",
     "agentrl.models.quiet",
     "agentrl.models.sinks",
+    "agentrl.models.vision.encoder_cache",
     "agentrl.models.vision.model",
     "agentrl.plan.",
     "agentrl.run.build_trainer",

@@ -72,7 +72,7 @@ def test_a_missing_part_that_is_required_fails(tmp_path: Path, root: Path) -> No
 def test_a_requirement_nobody_knows_stops_the_session(tmp_path: Path, root: Path) -> None:
     ran = run_tests(tmp_path, root, NEEDY, AGENTRL_REQUIRE="bubblewrap, bublewrap")
     assert ran.returncode == pytest.ExitCode.USAGE_ERROR
-    assert "names ['bublewrap']; the parts are ['browsergym', " in ran.stderr
+    assert "names ['bublewrap']; the parts are ['agents', " in ran.stderr
 
 
 def test_a_process_left_behind_fails_the_session(tmp_path: Path, root: Path) -> None:
