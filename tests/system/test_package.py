@@ -42,6 +42,7 @@ HEAVY_ROOMS = (
     "agentrl.plan.",
     "agentrl.run.build_trainer",
     "agentrl.selfcheck.checks.",
+    "agentrl_envs.adapters.gymnasium",
 )
 """Modules with these beginnings are what HEAVY is for; everything else imports it when it is used,
 if at all."""
