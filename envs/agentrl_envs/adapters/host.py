@@ -255,9 +255,11 @@ def ask_library(
     except JsonLimitError as error:
         raise ConfigError(f"{where}: {error}") from error
     response = cast("dict[str, Any]", answer if isinstance(answer, dict) else {"error": answer})
-    if "result" not in response:
-        raise ConfigError(f"{where}: {response.get('error', response)}")
-    return response["result"]
+    # The last line of a host that died is that it was ready, without a result.
+    if (result := response.get("result")) is None:
+        tail = ran.stderr.decode(errors="replace")[-400:]
+        raise ConfigError(f"{where}: {response.get('error') or f'its host ended: {tail}'}")
+    return result
 
 
 class HostError(Exception):

@@ -2,21 +2,19 @@
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, cast
+from typing import Any
 
 from agentrl.authoring.tool_env import ScoredAnswer
-from agentrl.errors import ConfigError
 from agentrl.message import Message
-from agentrl.runtime.json_limits import JsonLimitError, JsonLimits, read_json
+from agentrl.runtime.json_limits import JsonLimits
 from agentrl.runtime.threads import run_in_thread
 from agentrl.task import Split, Task, split_of
 from agentrl_envs.adapters.foreign_env import ForeignEpisode
-from agentrl_envs.adapters.host import Kind, LibraryLocation
+from agentrl_envs.adapters.host import Kind, LibraryLocation, ask_library
 from agentrl_envs.blackbox.env import ProgramEnv
 from agentrl_envs.blackbox.policy_errors import PolicyErrors, ProgramEnded
 from agentrl_envs.blackbox.program import ProgramEndpoint
@@ -111,28 +109,5 @@ def read_rows(location: LibraryLocation, listing: str) -> tuple[Mapping[str, Any
 
     Raises `ConfigError` with what it says of a task that cannot be played.
     """
-    line = json.dumps({"id": 1, "method": "ask", "params": json.loads(listing)})
-    try:
-        ran = subprocess.run(
-            location.command,
-            input=f"{line}\n".encode(),
-            env=location.env,
-            capture_output=True,
-            timeout=location.start_timeout_s,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise ConfigError(f"the tasks of {listing} cannot be read: {error}") from error
-    where = f"the tasks of {listing} cannot be read with {location.python}"
-    lines = ran.stdout.splitlines()
-    if not lines:
-        raise ConfigError(f"{where}: {ran.stderr.decode(errors='replace')[-400:]}")
-    try:
-        answer = read_json(lines[-1], TASKS_LIMITS)
-    except JsonLimitError as error:
-        raise ConfigError(f"{where}: {error}") from error
-    response = cast("dict[str, Any]", answer if isinstance(answer, dict) else {"error": answer})
-    if (rows := response.get("result")) is None:
-        tail = ran.stderr.decode(errors="replace")[-400:]
-        raise ConfigError(f"{where}: {response.get('error') or f'its host ended: {tail}'}")
-    return tuple(rows)
+    what = f"the tasks of {listing}"
+    return tuple(ask_library(location, json.loads(listing), TASKS_LIMITS, what=what))
