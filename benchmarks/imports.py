@@ -7,13 +7,17 @@
 | `openenv` | a real server, by its host | the client of release 0.10, at the same server |
 | `trl` | a counter's method as a tool | a call of the method |
 | `dataset` | a file read, one turn scored per row | `json.loads` and the same function |
+| `verifiers` | a question, asked through the gateway | the package's rollout of the task |
+| `inspect` | a question, asked through the gateway | the package's `eval` of the sample |
 | `harbor` | a container started, one command, removed | the same by the `docker` command |
 
-`--only GROUP ...` chooses. A step is the work; a ratio is our rate in theirs, and the goal of 0.67
-is 1.5 times their time. The measure is CPU time of the process tree, the hosts and the server among
-it; for `harbor` it is time by the clock, since Docker's engine is no child of ours. Theirs is
-spared what an environment of ours has beyond it: messages, parsed answers, a thread or a process of
-its own per episode, a deadline. What needs a package that is not there is said below the table.
+`--only GROUP ...` chooses. A step is the work, or an episode where a package asks a model by itself
+(theirs asks an endpoint in its own process, which answers at once); a ratio is our rate in theirs,
+and the goal of 0.67 is 1.5 times their time. The measure is CPU time of the process tree, the hosts
+and the server among it; for `harbor` it is time by the clock, since Docker's engine is no child of
+ours. Theirs is spared what an environment of ours has beyond it: messages, parsed answers, a thread
+or a process of its own per episode, a deadline. What needs a package that is not there is said
+below the table.
 """
 
 import asyncio
@@ -27,6 +31,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
+from unittest import mock
 
 import gymnasium
 
@@ -42,7 +47,7 @@ from agentrl_sandbox.provider import DockerProvider
 from benchmarks.harness import Benchmark, Contender, Run, parser
 from benchmarks.sessions.containers import docker, why_not
 from tests.support.counter_factory import IncrementEnv
-from tests.support.foreign_packages import BENCH, python_of
+from tests.support.foreign_packages import BENCH, python_of, write_uv_index
 from tests.support.ports import free_port
 
 ROOT = Path(__file__).parents[1]
@@ -53,11 +58,13 @@ CHEAPER = 50
 """Times as many steps for a loop of theirs that takes microseconds."""
 ROWS, QUICK_ROWS = 2_000, 50
 CONTAINERS, QUICK_CONTAINERS = 5, 1
+EPISODES, QUICK_EPISODES = 20, 3
 WARM_STEPS = 10
 START_S = 120.0
 ENDLESS = 10**9
 """Turns of an episode that is to have no end."""
-SERVER = ROOT / "tests/support/openenv_server.py"
+SUPPORT = ROOT / "tests/support"
+SERVER = SUPPORT / "openenv_server.py"
 GUESS = "I say \\boxed{99}"
 """A guess out of range, after which GEM's game goes on."""
 GEM_LOOP = f"""
@@ -81,6 +88,93 @@ with GenericEnvClient(base_url=sys.argv[1]).sync() as env:
             assert not env.step({"message": "hello"}).done
         print("done", flush=True)
 """
+
+ENDPOINT = """
+import json, sys, threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+class Endpoint(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        usage = {"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10}
+        answer = {"id": "1", "created": 1, "model": "policy", "usage": usage}
+        kind, place = "chat.completion", "message"
+        if asked.get("stream"):
+            kind, place = "chat.completion.chunk", "delta"
+        choice = {"index": 0, "finish_reason": "stop", "logprobs": None}
+        choice[place] = {"role": "assistant", "content": "5"}
+        body = json.dumps({**answer, "object": kind, "choices": [choice]}).encode()
+        media = "application/json"
+        if asked.get("stream"):
+            body, media = b"data: " + body + b"\\n\\ndata: [DONE]\\n\\n", "text/event-stream"
+        self.send_response(200)
+        self.send_header("content-type", media)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+server = ThreadingHTTPServer(("127.0.0.1", 0), Endpoint)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+url = f"http://127.0.0.1:{server.server_port}/v1"
+"""
+VERIFIERS_LOOP = (
+    ENDPOINT
+    + """
+import asyncio, os
+import verifiers.v1 as vf
+
+os.environ["ENDPOINT_KEY_OF_BENCHMARK"] = "none"
+runtime = {"type": "subprocess"}
+block = {"taskset": {"id": sys.argv[1]}, "agent": {"harness": {"id": "null"}, "runtime": runtime}}
+env = vf.load_environment(vf.resolve_env_config(block))
+client = vf.EvalClientConfig(base_url=url, api_key_var="ENDPOINT_KEY_OF_BENCHMARK")
+(task,) = env.taskset.include(idx=[0])
+
+async def play(count):
+    async with env.serving():
+        for _ in range(count):
+            (slot,) = env.slots(task)
+            episode = await env.run_slot(slot, vf.ModelContext(model="policy", client=client))
+            assert episode.ok
+
+print("ready", flush=True)
+for line in sys.stdin:
+    asyncio.run(play(int(line)))
+    print("done", flush=True)
+"""
+)
+INSPECT_LOOP = (
+    ENDPOINT
+    + """
+import tempfile
+sys.path.insert(0, sys.argv[1])
+from inspect_ai import eval, task_with
+from inspect_ai.dataset import MemoryDataset
+from inspect_ai.model import get_model
+from sums import sums
+
+task = sums()
+model = get_model("openai-api/benchmark/policy", base_url=url, api_key="none")
+options = {"display": "none", "log_level": "error", "log_realtime": False, "ctl_server": False}
+
+def play():
+    with tempfile.TemporaryDirectory() as folder:
+        sample = task_with(task, dataset=MemoryDataset([list(task.dataset)[0]]))
+        (log,) = eval(sample, model=model, log_dir=folder, **options)
+    assert log.status == "success", log.error
+
+print("ready", flush=True)
+for line in sys.stdin:
+    for _ in range(int(line)):
+        play()
+    print("done", flush=True)
+"""
+)
 
 
 class PeerLoop:
@@ -315,6 +409,80 @@ def _load_rows(bench: Benchmark, folder: Path) -> Run:
     return play
 
 
+def measure_verifiers(bench: Benchmark) -> None:
+    """Answer a question of a taskset."""
+    if not (BENCH / "uv").exists():
+        bench.notes.append("verifiers was not measured: tests/peers.sh uv makes what it needs")
+        return
+    path = str(SUPPORT / "verifiers_envs")
+    with tempfile.TemporaryDirectory() as folder:
+        environ = write_uv_index(Path(folder))
+        make = partial(
+            agentrl.make,
+            "verifiers:plain_question",
+            path=[path],
+            config={"agent": {"harness": {"id": "null"}}},
+            pass_env=[*environ],
+        )
+        loop = (VERIFIERS_LOOP, "plain_question")
+        with mock.patch.dict(os.environ, environ):
+            _compare_episodes(bench, "verifiers", make, loop, path=path)
+
+
+def measure_inspect(bench: Benchmark) -> None:
+    """Answer a sample of a task."""
+    folder = SUPPORT / "inspect_tasks"
+    make = partial(agentrl.make, f"inspect:{folder / 'sums.py'}")
+    _compare_episodes(bench, "inspect", make, (INSPECT_LOOP, str(folder)))
+
+
+def _compare_episodes(
+    bench: Benchmark,
+    name: str,
+    make: Callable[..., Env],
+    loop: tuple[str, str],
+    *,
+    path: str = "",
+) -> None:
+    """Answer a package's first task, by its own loop and as an environment."""
+    python = python_of(name)
+    if not Path(python).exists():
+        bench.notes.append(f"{name} was not measured: tests/peers.sh {name} makes what it needs")
+        return
+    count = QUICK_EPISODES if bench.quick else EPISODES
+
+    def ours(closing: ExitStack) -> Run:
+        env = make(python=python, start_timeout_s=START_S)
+        runner = closing.enter_context(asyncio.Runner())
+        closing.callback(lambda: runner.run(env.close()))
+        task = next(iter(env.tasks("train")))
+
+        async def play(episodes: int) -> float:
+            for _ in range(episodes):
+                await env.reset(options={"task": task})
+                _, _, terminated, _, _ = await env.step(agentrl.say("5"))
+                assert terminated
+            return float(episodes)
+
+        runner.run(play(1))
+        return lambda: runner.run(play(count))
+
+    with ExitStack() as closing:
+
+        def theirs() -> Run:
+            peer = closing.enter_context(PeerLoop(python, *loop, path=path))
+            peer.play(1)
+            return partial(peer.play, count)
+
+        runs = bench.compare(
+            {
+                name: Contender(set_up=partial(ours, closing)),
+                f"{name}, theirs": Contender(set_up=theirs),
+            }
+        )
+    _state(bench, name, runs[name], runs[f"{name}, theirs"], unit="episode")
+
+
 def measure_harbor(bench: Benchmark) -> None:
     """Start a container, run one command in it, remove it."""
     if why := why_not():
@@ -362,6 +530,8 @@ GROUPS: Mapping[str, Callable[[Benchmark], None]] = {
     "openenv": measure_openenv,
     "trl": measure_trl,
     "dataset": measure_dataset,
+    "verifiers": measure_verifiers,
+    "inspect": measure_inspect,
     "harbor": measure_harbor,
 }
 

@@ -150,3 +150,21 @@ def _run(program: str, *arguments: Path | str, place: str, **environ: str) -> st
     )
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
+
+
+def write_uv_index(folder: Path) -> dict[str, str]:
+    """Write an index of the peer's wheels; return the variables with which uv installs from it."""
+    index = folder / "index"
+    for wheel in (BENCH / "uv" / "wheels").glob("*.whl"):
+        name = wheel.name.partition("-")[0].lower().replace("_", "-").replace(".", "-")
+        page = index / name / "index.html"
+        page.parent.mkdir(parents=True)
+        page.write_text(f'<a href="{wheel.resolve().as_uri()}">{wheel.name}</a>\n')
+    home = folder / "home"
+    home.mkdir()
+    return {
+        "HOME": str(home),
+        "PATH": f"{BENCH / 'uv' / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        "UV_DEFAULT_INDEX": index.as_uri(),
+        "UV_PYTHON_DOWNLOADS": "never",
+    }

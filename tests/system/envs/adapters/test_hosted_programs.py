@@ -16,7 +16,7 @@ from agentrl.registry import make
 from agentrl.runtime.scope import run_scope
 from agentrl.task import SPLITS, Task
 from agentrl_envs.adapters.hosted_program import HostedProgramEnv
-from tests.support.foreign_packages import BENCH, python_of
+from tests.support.foreign_packages import BENCH, python_of, write_uv_index
 from tests.support.processes import children, command_line
 
 SUPPORT = Path(__file__).parents[3] / "support"
@@ -30,19 +30,7 @@ Reply = str | Action
 @pytest.fixture
 def offline(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return variables with which programs of verifiers are installed from files of the peer."""
-    wheels = BENCH / "uv" / "wheels"
-    index = tmp_path_factory.mktemp("index")
-    for wheel in wheels.glob("*.whl"):
-        name = wheel.name.partition("-")[0].lower().replace("_", "-").replace(".", "-")
-        page = index / name / "index.html"
-        page.parent.mkdir()
-        page.write_text(f'<a href="{wheel.resolve().as_uri()}">{wheel.name}</a>\n')
-    variables = {
-        "HOME": str(tmp_path_factory.mktemp("home")),
-        "PATH": f"{BENCH / 'uv' / 'bin'}{os.pathsep}{os.environ['PATH']}",
-        "UV_DEFAULT_INDEX": index.as_uri(),
-        "UV_PYTHON_DOWNLOADS": "never",
-    }
+    variables = write_uv_index(tmp_path_factory.mktemp("uv"))
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     return [*variables]

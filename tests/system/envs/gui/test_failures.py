@@ -176,8 +176,8 @@ async def test_a_program_that_closes_by_itself_is_started_again(
 ) -> None:
     """A program can lose its first window on a busy machine; nobody is shown an empty desktop."""
     script = f"echo >> n; [ $(wc -l < n) -gt {closes} ] && exec yad --title=Here; "
-    program = ["sh", "-c", script + "timeout 0.7 yad --title=Gone; true"]
-    unsteady = await DesktopPool.open(replace(settings, still_s=1.5, staged=0))
+    program = ["sh", "-c", script + "yad --title=Gone --timeout=1; true"]
+    unsteady = await DesktopPool.open(replace(settings, still_s=5.0, staged=0))
     env = GuiEnv(pack=Pack(form=[program]), desktop=unsteady, max_turns=None)
     try:
         if closes == 1:
