@@ -36,13 +36,21 @@ from agentrl.trajectory import Finished, Leaf, Node, Tree
 from tests.support.scripted_store import ScriptedStore, complete_groups, open_groups
 from agentrl.runtime.atomic_files import write_json
 
-folder, seed = Path(sys.argv[1]), int(sys.argv[2])
+def report(*line):
+    os.write(1, (json.dumps(line) + "\\n").encode())
+
+for line in sys.stdin:
+    folder, seed = json.loads(line)
+    if (child := os.fork()) == 0:
+        break
+    report("ended", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+else:
+    sys.exit()
+report("started", os.getpid())
+folder = Path(folder)
 draw = random.Random(seed)
 durable = ["process", "interval", "power"][seed % 3]
 saved = folder / "checkpoint.json"
-
-def report(*line):
-    os.write(1, (json.dumps(line) + "\\n").encode())
 
 def exchange(n):
     seen = Observation((Message("user", str(n)),))
@@ -114,36 +122,53 @@ while True:
 """
 
 
-def reports_until_killed(folder: Path, seed: int) -> tuple[list[list[object]], int]:
-    """Run the writer, kill it at a random moment, and return its reports and the exit status."""
+@pytest.fixture
+def writers() -> Iterator["subprocess.Popen[bytes]"]:
+    """Return a process that forks a writer for every folder and seed it reads, one at a time.
+
+    What writers report, and with what status they ended, goes through one pipe, in order.
+    """
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", WRITER]
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, env=env) as process:
+        yield process
+
+
+def reports_until_killed(
+    writers: "subprocess.Popen[bytes]", folder: Path, seed: int
+) -> tuple[list[list[object]], int]:
+    """Start a writer, kill it at a random moment, and return its reports and the exit status."""
     draw = random.Random(seed)
     most = draw.choice([1, 3, draw.randrange(400), 10**9])
     left_s = draw.uniform(0.0, 0.15)
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-c", WRITER, str(folder), str(seed)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=env) as child:
-        try:
-            assert child.stdout is not None
-            data = until_ready(child.stdout.fileno())
-            deadline = time.monotonic() + left_s
-            while data.count(b"\n") < most and (
-                time.monotonic() < deadline or data.count(b'"exchanges"') < ENOUGH
-            ):
-                if select.select([child.stdout], [], [], 0.005)[0]:
-                    if not (more := os.read(child.stdout.fileno(), 65536)):
-                        break
-                    data += more
-        finally:
-            child.send_signal(signal.SIGKILL)
-        data += child.stdout.read()
-    lines = data.split(b"\n")[:-1]
-    return [json.loads(line) for line in lines], child.returncode
+    assert writers.stdin is not None
+    assert writers.stdout is not None
+    writers.stdin.write(json.dumps([str(folder), seed]).encode() + b"\n")
+    writers.stdin.flush()
+    pipe = writers.stdout.fileno()
+    data = read_until(pipe, b'"ready"')
+    deadline = time.monotonic() + left_s
+    while data.count(b"\n") < most and (
+        time.monotonic() < deadline or data.count(b'"exchanges"') < ENOUGH
+    ):
+        if b'["ended"' in data:
+            break
+        if select.select([pipe], [], [], 0.005)[0]:
+            data += os.read(pipe, 65536)
+    if b'["ended"' not in data:
+        os.kill(json.loads(data.split(b"\n")[0])[1], signal.SIGKILL)
+        data += read_until(pipe, b'["ended"')
+    *reports, (_, status) = map(json.loads, data.splitlines())
+    return reports, status
 
 
-def until_ready(pipe: int) -> bytes:
-    """Return what the writer says until it has opened the store, or ends."""
+def read_until(pipe: int, mark: bytes) -> bytes:
+    """Return what comes until a whole line that has this mark, or the end of a writer."""
     data = b""
-    while b'"ready"' not in data and (more := os.read(pipe, 65536)):
+    while not data.endswith(b"\n") or (mark not in data and b'["ended"' not in data):
+        more = os.read(pipe, 65536)
+        assert more, "the process that forks writers has ended"
         data += more
     return data
 
@@ -153,14 +178,16 @@ def facts(reports: list[list[object]], kind: str) -> Iterator[list[object]]:
 
 
 @pytest.mark.slow
-def test_nothing_reported_is_lost_and_nothing_trains_twice(tmp_path: Path) -> None:
+def test_nothing_reported_is_lost_and_nothing_trains_twice(
+    tmp_path: Path, writers: "subprocess.Popen[bytes]"
+) -> None:
     done: dict[object, int] = {}
     """Exchanges reported, by trajectory."""
     complete: set[object] = set()
     torn = 0
     seeds = random.Random(0).sample(range(10**6), KILLS)
     for seed in seeds:
-        reports, status = reports_until_killed(tmp_path, seed)
+        reports, status = reports_until_killed(writers, tmp_path, seed)
         assert status == -signal.SIGKILL, f"seed {seed}: the writer ended by itself"
         for trajectory, count, _ in facts(reports, "restored"):
             assert isinstance(count, int)

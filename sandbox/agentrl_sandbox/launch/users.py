@@ -53,8 +53,11 @@ def free_block(taken: Iterable[range], drawn: int) -> range:
 
     `ConfigError` when none is free.
     """
-    used = [ids for ids in taken if ids and ids.stop > BLOCKS.start]
-    free = [b for b in BLOCKS if all(b >= ids.stop or b + BLOCK <= ids.start for ids in used)]
+    used: set[int] = set()
+    for ids in filter(None, taken):
+        first, last = ((n - BLOCKS.start) // BLOCK for n in (ids.start, ids.stop - 1))
+        used.update(range(max(first, 0), min(last + 1, len(BLOCKS))))
+    free = [block for number, block in enumerate(BLOCKS) if number not in used]
     if not free:
         raise ConfigError(
             f"/etc/subuid and /etc/subgid assign all ids from {BLOCKS.start} to {BLOCKS.stop}; "

@@ -68,11 +68,12 @@ class Bait:
         self.pwned = self.directory / "pwned"
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.listener.setblocking(False)
-        self.abstract = f"\0security-bait-{os.getpid()}"
+        self.abstract = f"\0{self.directory.name}"
         self.unix = socket.socket(socket.AF_UNIX)
         self.unix.bind(self.abstract)
         self.unix.listen()
         self.unix.setblocking(False)
+        self._is_outer = VARIABLE not in os.environ
         os.environ[VARIABLE] = SECRET
         self.files = digests(MACHINE_FILES)
 
@@ -112,7 +113,8 @@ class Bait:
         """Take everything away. Idempotent."""
         self.listener.close()
         self.unix.close()
-        os.environ.pop(VARIABLE, None)
+        if self._is_outer:
+            os.environ.pop(VARIABLE, None)
         for path in self.directory.glob("*"):
             remove(path)
         with contextlib.suppress(FileNotFoundError):

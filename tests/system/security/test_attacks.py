@@ -69,7 +69,8 @@ async def arena(request: pytest.FixtureRequest) -> AsyncIterator[Arena]:
     await started.close()
 
 
-@pytest.mark.parametrize(("arena", "attack"), PAIRS, indirect=["arena"])
+# Without a scope here, that of a function would hold for the fixture too: a pool for each attack.
+@pytest.mark.parametrize(("arena", "attack"), PAIRS, indirect=["arena"], scope="module")
 async def test_attack(arena: Arena, attack: Attack) -> None:
     found = await arena.attack(attack)
     if found:
