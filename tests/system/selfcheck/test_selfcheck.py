@@ -226,7 +226,9 @@ def self_check(
     file, scratch = tmp_path / "report.json", tmp_path / "scratch"
     scratch.mkdir()
     code = (
-        f"import sys; sys.path[:] = {sys.path!r}\n"
+        f"import signal, sys; sys.path[:] = {sys.path!r}\n"
+        # A shell without job control has what it starts in the background ignore it.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from pathlib import Path\n"
         "from agentrl.selfcheck.catalogue import DeviceCheck\n"
         "from agentrl.selfcheck.runner import run_checks\n"
