@@ -1,6 +1,7 @@
 """Random adapters over a model's weights, as tests of engines share them."""
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -14,6 +15,13 @@ TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down
 def base_of(model: PreTrainedModel) -> BaseWeights:
     """Return the weights of a model as a base; they are not copied."""
     return BaseWeights({name: value.detach() for name, value in model.state_dict().items()})
+
+
+def merged(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> PreTrainedModel:
+    """Return a copy of a model with other weights."""
+    own = copy.deepcopy(model)
+    own.load_state_dict(dict(weights))
+    return own
 
 
 def adapted(base: BaseWeights, seed: int, *, targets: Sequence[str] = TARGETS) -> AdapterWeights:

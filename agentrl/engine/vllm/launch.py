@@ -180,9 +180,13 @@ def to_flags(arguments: Mapping[str, Any]) -> list[str]:
 
 
 def build_environment(
-    settings: VllmServerSettings, ours: Mapping[str, str], *, cuda_devices: str | None
+    settings: VllmServerSettings, ours: Mapping[str, str], *, cuda_devices: str | None, cpu: bool
 ) -> dict[str, str]:
-    """Return the environment of the server: ours, with what opens its control."""
+    """Return the environment of the server: ours, with what opens its control.
+
+    A server that computes on one CPU device has no process for that alone, which would import all
+    of vLLM again, unless its threads are bound to cores.
+    """
     quiet = {
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_LOGGING_LEVEL": "WARNING",
@@ -198,4 +202,8 @@ def build_environment(
         given["CUDA_VISIBLE_DEVICES"] = cuda_devices
     # What the engine in this process sets for itself is not meant for a server.
     inherited = {name: value for name, value in ours.items() if name not in NOT_INHERITED}
-    return {**quiet, **inherited, **given}
+    made = {**quiet, **inherited, **given}
+    is_bound = made["VLLM_CPU_OMP_THREADS_BIND"] != "nobind"
+    if cpu and not is_bound and count_devices(settings.options) == 1:
+        made["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # of the worker; the core stays a process
+    return made

@@ -131,7 +131,7 @@ class VllmServerProcess:
         process: asyncio.subprocess.Process | None = None
         try:
             arguments, cpu = await finish_in_thread(_prepare_start, recipe, folder)
-            process, owner_end = await _spawn(recipe, arguments, folder, log)
+            process, owner_end = await _spawn(recipe, arguments, folder, log, cpu=cpu)
             engine = _build_engine(recipe, folder, decode, cpu=cpu)
             server = cls(process, engine, folder, log, owner_end)
             await _await_ready(server, recipe)
@@ -394,15 +394,18 @@ def _build_engine(
 
 
 async def _spawn(
-    recipe: VllmServerRecipe, arguments: Sequence[str], folder: Path, log: IO[bytes]
+    recipe: VllmServerRecipe, arguments: Sequence[str], folder: Path, log: IO[bytes], *, cpu: bool
 ) -> tuple[asyncio.subprocess.Process, int]:
     """Start the supervisor with the server; return it, and the descriptor that keeps it alive."""
+    environment = build_environment(
+        recipe.settings, os.environ, cuda_devices=recipe.cuda_devices, cpu=cpu
+    )
     theirs, ours = os.pipe()
     try:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-I", str(supervisor.__file__), str(theirs), str(folder)),
             *(recipe.python, "-m", MODULE, *arguments),
-            env=build_environment(recipe.settings, os.environ, cuda_devices=recipe.cuda_devices),
+            env=environment,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -1,7 +1,9 @@
-"""vLLM's own adapters beside a plain forward pass over merged weights, and merged ones."""
+"""vLLM's own adapters beside a plain forward pass over merged weights.
+
+An engine that has none of its own merges them: test_engine.py.
+"""
 
 import asyncio
-import copy
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from agentrl.engine.vllm.in_process.adapters import arguments
 from agentrl.errors import ConfigError
 from agentrl.testing.engine import check_engine
 from agentrl.weight_sync.adapters import BaseWeights
-from tests.support.adapters import TARGETS, adapted, base_of
+from tests.support.adapters import TARGETS, adapted, base_of, merged
 from tests.system.with_vllm.test_engine import (
     CONTEXT_TOKENS,
     VOCABULARY,
@@ -31,20 +33,14 @@ from tests.system.with_vllm.test_engine import (
 pytestmark = pytest.mark.filterwarnings("default")
 
 
-def merged(policy: PreTrainedModel, weights: Mapping[str, Tensor]) -> PreTrainedModel:
-    own = copy.deepcopy(policy)
-    own.load_state_dict(dict(weights))
-    return own
-
-
-def settings_of(folder: Path, *, rank: int | None) -> VllmSettings:
+def settings_of(folder: Path) -> VllmSettings:
     return VllmSettings(
         model=folder,
         slots=8,
         context_tokens=CONTEXT_TOKENS,
         dtype="float32",
         prefill_tokens=24,
-        adapter_rank=rank,
+        adapter_rank=4,
         # Only whole blocks are cached, and those of a CPU hold as much as a context here.
         options={"block_size": 32},
     )
@@ -93,7 +89,7 @@ async def test_adapters_are_its_own_and_change_alone(
     model(tied=True, seed=5).save_pretrained(tmp_path)
     policy, other = model(tied=True), model(tied=True, seed=1)
     base = base_of(policy)
-    async with VllmEngine(settings_of(tmp_path, rank=4)) as engine:
+    async with VllmEngine(settings_of(tmp_path)) as engine:
         assert await gap(engine, model(tied=True, seed=5), 0) <= 1e-3
         given = adapted(base, 1)
         kept = {name: (one.a.clone(), one.b.clone()) for name, one in given.adapters.items()}
@@ -138,22 +134,11 @@ async def test_adapters_are_its_own_and_change_alone(
         )
 
 
-async def test_adapters_are_merged_where_it_has_none_of_its_own(tmp_path: Path) -> None:
-    policy = model(tied=True)
-    policy.save_pretrained(tmp_path)
-    base = base_of(policy)
-    async with VllmEngine(settings_of(tmp_path, rank=None)) as engine:
-        for version in (1, 2):
-            given = adapted(base, version)
-            await engine.load(given, version)
-            assert await gap(engine, merged(policy, given), version) <= 1e-3
-
-
 async def test_adapters_that_it_has_no_place_for_are_refused(tmp_path: Path) -> None:
     policy = model(tied=False)
     policy.save_pretrained(tmp_path)
     given = adapted(base_of(policy), 1, targets=("lm_head", "q_proj"))
-    async with VllmEngine(settings_of(tmp_path, rank=4)) as engine:
+    async with VllmEngine(settings_of(tmp_path)) as engine:
         with pytest.raises(ConfigError, match=r"not for lm_head \(1 in all\)"):
             await engine.load(given, 1)
     assert arguments(str(tmp_path), 9)["max_lora_rank"] == 16

@@ -4,13 +4,11 @@ The server has the options that this needs; test_openai.py asks one without them
 """
 
 import asyncio
-import copy
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from pathlib import Path
 
 import httpx
 import pytest
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from agentrl.config.load import load_config
@@ -23,7 +21,7 @@ from agentrl.run.train import train, warmstart
 from agentrl.testing.engine import check_engine
 from agentrl.weight_sync.adapters import BaseWeights
 from agentrl.weight_sync.check import CheckedWeights, WeightCheck
-from tests.support.adapters import adapted, base_of
+from tests.support.adapters import adapted, base_of, merged
 from tests.support.tiny_run import config_file
 from tests.system.with_vllm.served import served
 from tests.system.with_vllm.test_engine import picked, policy_logprobs, request, score_of, worst_gap
@@ -67,12 +65,6 @@ def engine_at(url: str, folder: Path, model: PreTrainedModel) -> CompletionsEngi
         top_logprobs=5,
     )
     return CompletionsEngine(settings)
-
-
-def merged(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> PreTrainedModel:
-    own = copy.deepcopy(model)
-    own.load_state_dict(dict(weights))
-    return own
 
 
 def proven(model: PreTrainedModel, base: BaseWeights, seed: int, *, says: int) -> CheckedWeights:

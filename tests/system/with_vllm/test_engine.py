@@ -21,6 +21,8 @@ from agentrl.engine.sampling import distribution
 from agentrl.errors import ConfigError
 from agentrl.policy import Completion, GenerateRequest, Sampling, ScoreRequest
 from agentrl.testing.engine import check_engine
+from tests.support.adapters import adapted, base_of, merged
+from tests.support.vision_models import picture, prompt
 
 if TYPE_CHECKING:
     from agentrl.engine.vllm.in_process import VllmEngine
@@ -222,6 +224,28 @@ async def check_it_draws_as_the_local_engine(engine: "VllmEngine", policy: PreTr
     await check_whole_distributions(engine, policy)
 
 
+async def check_merged_adapters(
+    engine: "VllmEngine", policy: PreTrainedModel, versions: tuple[int, ...]
+) -> None:
+    """Adapters are merged into the base where it has none of its own."""
+    base = base_of(policy)
+    for version in versions:
+        given = adapted(base, version)
+        await engine.load(given, version)
+        asked = [request(n) for n in range(6)]
+        done = await asyncio.gather(*(engine.generate(one) for one in asked))
+        assert {v for got in done for v in got.versions} == {version}
+        plain = [merged(policy, given)] * (version + 1)
+        assert worst_gap([*zip(asked, done, strict=True)], plain) <= 1e-3
+
+
+async def check_no_images(engine: "VllmEngine") -> None:
+    """A policy that does not see takes none."""
+    tokens, spans = prompt("qwen3_vl", (picture(1),), seed=0, words=12)
+    with pytest.raises(ValueError, match="has 1 images, but the engine accepts none"):
+        await engine.generate(request(1, prompt=tokens, images=spans, max_new_tokens=1))
+
+
 async def test_it_samples_and_updates_as_it_should(
     engine: "VllmEngine",
     policies: tuple[PreTrainedModel, PreTrainedModel],
@@ -263,15 +287,17 @@ async def test_it_samples_and_updates_as_it_should(
         plain = [policy] * (number + 1)
         assert worst_gap([(request(number), got)], plain) <= 1e-3
 
-    leaving = asyncio.create_task(engine.load(policies[1].state_dict(), 5))
+    await check_merged_adapters(engine, policies[0], (5, 6))
+    await check_no_images(engine)
+    leaving = asyncio.create_task(engine.load(policies[1].state_dict(), 7))
     for _ in range(2):
         await asyncio.sleep(0)
     leaving.cancel()
     with suppress(asyncio.CancelledError):  # unless it was through already
         await leaving
     got = await engine.generate(request(5))
-    assert (engine.version, set(got.versions)) == (5, {5})  # what it has is what it says
-    assert worst_gap([(request(5), got)], [policies[1]] * 6) <= 1e-3
+    assert (engine.version, set(got.versions)) == (7, {7})  # what it has is what it says
+    assert worst_gap([(request(5), got)], [policies[1]] * 8) <= 1e-3
 
     proven = await check_engine(
         engine,

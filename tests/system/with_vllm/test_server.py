@@ -25,9 +25,9 @@ from agentrl.engine.vllm.server import VllmServerEngine, VllmServerRecipe, VllmS
 from agentrl.errors import ConfigError, EngineLost
 from agentrl.policy import Sampling
 from agentrl.testing.engine import check_engine
-from tests.support.adapters import adapted, base_of
+from tests.support.adapters import adapted, base_of, merged
 from tests.support.processes import children, family, runs
-from tests.system.with_vllm.test_endpoint import merged, proven
+from tests.system.with_vllm.test_endpoint import proven
 from tests.system.with_vllm.test_engine import (
     CONTEXT_TOKENS,
     VOCABULARY,

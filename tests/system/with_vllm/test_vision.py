@@ -262,6 +262,7 @@ async def test_what_is_kept_is_of_one_image_and_of_one_tower(tmp_path: Path) -> 
         # What vLLM does on a GPU before it shares out the memory.
         core: Any = engine._core  # pyright: ignore[reportPrivateUsage]
         core._engine.collective_rpc(measure)
+        await check_unshown_images(engine, kind)
         done = [await engine.generate(requests[n]) for n in (0, 1, 0, 1)]
         assert [got.prompt_cached_tokens > 0 for got in done] == [False, False, True, True]
         assert done[0].logprobs != done[1].logprobs
@@ -289,23 +290,21 @@ def picked(logprobs: torch.Tensor, tokens: Sequence[int]) -> list[float]:
     return [row[token].item() for row, token in zip(logprobs, tokens, strict=True)]
 
 
-async def test_images_that_it_cannot_show(tmp_path: Path) -> None:
-    kind = ("qwen3_vl", True)
-    request = asked(kind, ONE)
+async def check_unshown_images(engine: "VllmEngine", kind: Kind) -> None:
+    """Images that it cannot show are refused, and hurt nothing."""
+    request = asked(kind, ONE, seed=9)
     (span,) = request.images
-    async with opened(kind, tmp_path) as engine:
-        astray = replace(request, images=(span.moved(1),))
-        with pytest.raises(ValueError, match="are not all the image placeholder 290"):
-            await engine.generate(astray)
-        film = replace(span, image=Image(b"\x00\x00\x00\x18ftypmp42", "video/mp4"))
-        with pytest.raises(EnvError, match=r"declared as video/mp4 are not an image"):
-            await engine.generate(replace(request, images=(film,)))
-        with pytest.raises(EnvError, match="are not an image"):
-            await engine.score(
-                ScoreRequest(id="s", prompt=request.prompt, images=(film,), token_ids=(1,))
-            )
-        # Nothing of it has hurt the engine.
-        assert gap(kind, request, await engine.generate(request)) <= CLOSE
+    astray = replace(request, images=(span.moved(1),))
+    with pytest.raises(ValueError, match="are not all the image placeholder 290"):
+        await engine.generate(astray)
+    film = replace(span, image=Image(b"\x00\x00\x00\x18ftypmp42", "video/mp4"))
+    with pytest.raises(EnvError, match=r"declared as video/mp4 are not an image"):
+        await engine.generate(replace(request, images=(film,)))
+    with pytest.raises(EnvError, match="are not an image"):
+        await engine.score(
+            ScoreRequest(id="s", prompt=request.prompt, images=(film,), token_ids=(1,))
+        )
+    assert gap(kind, request, await engine.generate(request)) <= CLOSE
 
 
 @pytest.mark.parametrize(
@@ -333,13 +332,3 @@ def test_a_folder_without_an_image_processor_is_refused(tmp_path: Path) -> None:
     policy(("qwen3_vl", True)).save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match=r"preprocessor_config\.json"):
         VllmEngine(VllmSettings(model=tmp_path))
-
-
-async def test_a_policy_that_does_not_see_takes_no_images(tmp_path: Path) -> None:
-    from agentrl.engine.vllm.in_process import VllmEngine, VllmSettings
-    from tests.system.with_vllm.test_engine import model
-
-    model(tied=True).save_pretrained(tmp_path)
-    async with VllmEngine(VllmSettings(model=tmp_path, context_tokens=64)) as engine:
-        with pytest.raises(ValueError, match="has 1 images, but the engine accepts none"):
-            await engine.generate(asked(("qwen3_vl", True), ONE, max_new_tokens=1))

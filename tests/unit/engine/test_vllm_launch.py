@@ -2,7 +2,8 @@
 
 Mutants seen caught: raw log-probs; chunks of prompts on a CPU; a flag that is false and left out;
 a port in place of a socket; variables of the engine in this process; a head that is not added;
-devices that are the sum of parallel sizes; an internal module that is imported.
+devices that are the sum of parallel sizes; an internal module that is imported; a worker in
+the core's process on a GPU, with several devices, or with threads bound to cores.
 """
 
 import ast
@@ -118,18 +119,35 @@ def test_parallel_sizes_are_counts(value: object) -> None:
 
 def test_the_environment_opens_control_and_is_not_that_of_the_engine_in_this_process() -> None:
     ours = {"PATH": "/bin", "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "INFO"}
-    made = build_environment(settings(), ours, cuda_devices="2,3")
+    made = build_environment(settings(), ours, cuda_devices="2,3", cpu=False)
     assert made["VLLM_SERVER_DEV_MODE"] == "1"
     assert made["CUDA_VISIBLE_DEVICES"] == "2,3"
     assert made["VLLM_LOGGING_LEVEL"] == "INFO"
     assert made["PATH"] == "/bin"
     assert "VLLM_ENABLE_V1_MULTIPROCESSING" not in made
     assert "VLLM_ALLOW_INSECURE_SERIALIZATION" not in made
-    ipc = build_environment(settings(transfer="ipc"), ours, cuda_devices=None)
+    ipc = build_environment(settings(transfer="ipc"), ours, cuda_devices=None, cpu=False)
     assert ipc["VLLM_ALLOW_INSECURE_SERIALIZATION"] == "1"
     assert "CUDA_VISIBLE_DEVICES" not in ipc
-    lora = build_environment(settings(adapter_rank=4), ours, cuda_devices=None)
+    lora = build_environment(settings(adapter_rank=4), ours, cuda_devices=None, cpu=False)
     assert lora["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("cpu", "options", "ours", "expected"),
+    [
+        (True, {}, {}, "0"),
+        (True, {"tensor-parallel-size": 1}, {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}, "0"),
+        (True, {"tensor_parallel_size": 2}, {}, None),
+        (True, {}, {"VLLM_CPU_OMP_THREADS_BIND": "0-3"}, None),
+        (False, {}, {}, None),
+    ],
+)
+def test_one_unbound_cpu_device_is_computed_on_in_the_core(
+    cpu: bool, options: dict[str, int], ours: dict[str, str], expected: str | None
+) -> None:
+    made = build_environment(settings(options=options), ours, cuda_devices=None, cpu=cpu)
+    assert made.get("VLLM_ENABLE_V1_MULTIPROCESSING") == expected
 
 
 def test_a_tied_head_is_given_as_one_of_its_own(tmp_path: Path) -> None:
