@@ -46,6 +46,14 @@ def first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
+def find_address() -> tuple[str, str]:
+    """Return the address of this machine, and its name in the cluster."""
+    import ray
+    from ray.util import get_node_ip_address
+
+    return get_node_ip_address(), ray.get_runtime_context().get_node_id()
+
+
 def _knock(address: str | None) -> None:
     """Raise `OSError` where nobody listens: Ray itself would wait for minutes."""
     host, colon, port = (address or "").removeprefix("ray://").rpartition(":")

@@ -23,7 +23,8 @@ HEAVY = {
 """Seconds of import each, or an optional part: an environment worker starts thousands of times."""
 
 HEAVY_ROOMS = (
-    "agentrl.cluster.engines",
+    "agentrl.cluster.engines.replicas",
+    "agentrl.cluster.engines.weight_cache",
     "agentrl.cluster.trainer",
     "agentrl.engine",
     "agentrl.weight_sync",

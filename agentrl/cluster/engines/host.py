@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.cluster.env_worker import RemoteFailure
-from agentrl.engine.remote.process import ListeningProcess
+from agentrl.engine.remote.launch import ListeningProcess
 from agentrl.engine.spec import EngineSpec
 from agentrl.errors import ConfigError, EngineError
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from agentrl.cluster.connection import connect_ray, first_line
+from agentrl.cluster.connection import connect_ray, find_address, first_line
 from agentrl.cluster.engines.host import EngineAddressInfo, EngineHost
 from agentrl.cluster.engines.weight_cache import NodeWeightCache
 from agentrl.cluster.env_worker import RemoteFailure
@@ -194,14 +194,6 @@ class RayEngineReplicas(EngineReplicas):
             await super().close()
         finally:
             await self._stack.aclose()
-
-
-def find_address() -> tuple[str, str]:
-    """Return the address of this machine, and its name in the cluster."""
-    import ray
-    from ray.util import get_node_ip_address
-
-    return get_node_ip_address(), ray.get_runtime_context().get_node_id()
 
 
 async def await_answer(reference: Any) -> Any:

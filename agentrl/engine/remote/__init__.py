@@ -11,11 +11,27 @@ the way (a process that died, a socket that fell silent) is an `EngineError` of 
 flight, so an infrastructure failure and never a reward.
 """
 
-from agentrl.engine.remote.address import AddressEngine
-from agentrl.engine.remote.client import RemoteEngine, connect
-from agentrl.engine.remote.process import ProcessEngine
-from agentrl.engine.remote.replicas import EngineReplica, EngineReplicas
-from agentrl.engine.remote.server import EngineServer
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agentrl.engine.remote.address import AddressEngine
+    from agentrl.engine.remote.client import RemoteEngine, connect
+    from agentrl.engine.remote.process import ProcessEngine
+    from agentrl.engine.remote.replicas import EngineReplica, EngineReplicas
+    from agentrl.engine.remote.server import EngineServer
+
+_MODULES = {
+    "AddressEngine": "address",
+    "EngineReplica": "replicas",
+    "EngineReplicas": "replicas",
+    "EngineServer": "server",
+    "ProcessEngine": "process",
+    "RemoteEngine": "client",
+    "connect": "client",
+}
+"""Modules of the names, imported when they are asked for: an actor that only holds the process of
+an engine imports no torch."""
 
 __all__ = [
     "AddressEngine",
@@ -26,3 +42,9 @@ __all__ = [
     "RemoteEngine",
     "connect",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if (module := _MODULES.get(name)) is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{module}"), name)

@@ -14,7 +14,7 @@ import sys
 import torch
 
 from agentrl.engine.remote.frames import EngineFrame, FrameStreamClosed, read_greeting, write_frame
-from agentrl.engine.remote.process import CONFIG_ERROR, CONFIG_MARK
+from agentrl.engine.remote.launch import CONFIG_ERROR, CONFIG_MARK
 from agentrl.engine.remote.server import EngineServer
 from agentrl.engine.spec import EngineSpec
 from agentrl.errors import ConfigError

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from time import monotonic, perf_counter
+from time import monotonic
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,12 +17,14 @@ from agentrl.view.document import page
 from agentrl.view.group_choice import StepRange
 from agentrl.view.run_reader import RunReader
 from benchmarks.made_run import MadeRun
+from benchmarks.viewer import MainThread
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 SECRET = "correct-horse-battery"
-WAIT_MS = 60_000
+WAIT_MS = 200_000
+"""Deadline of a page on a machine whose processors others keep."""
 
 
 def write(folder: Path, file: Path) -> Path:
@@ -105,7 +107,7 @@ def until(view: "Page", expression: str, arg: object = None) -> None:
 
     Playwright's own waiting evaluates text inside the page, which the page's policy forbids.
     """
-    deadline = monotonic() + 30
+    deadline = monotonic() + WAIT_MS / 1000
     while not view.evaluate(expression, arg):
         assert monotonic() < deadline, f"never came true: {expression}"
         view.wait_for_timeout(20)
@@ -403,20 +405,21 @@ def test_what_is_controlled_has_a_name(view: "Page") -> None:
 
 @pytest.mark.chromium
 @pytest.mark.slow
-def test_a_large_run_opens_and_filters_fast(browser: "Browser", tmp_path: Path) -> None:
-    """Generous bounds: benchmarks/viewer.py measures."""
+@pytest.mark.timeout(900)
+def test_a_large_run_opens_and_filters_with_little_work(browser: "Browser", tmp_path: Path) -> None:
+    """Generous bounds of processor time: benchmarks/viewer.py measures."""
     run = MadeRun(folder=tmp_path / "large", groups=150, size=8, per_step=25).make()
     file = write(run, tmp_path / "large.html")
     context = browser.new_context()
     opened = context.new_page()
     opened.set_default_timeout(WAIT_MS)
-    began = perf_counter()
+    thread = MainThread(opened)
     opened.goto(f"{file.as_uri()}#/trajectories", wait_until="commit")
     opened.wait_for_selector(".list-row")
-    assert perf_counter() - began < 120
+    opening_s = thread.used_s()
+    assert 0 < opening_s < 60
     assert opened.locator(".list-row").count() < 120
-    began = perf_counter()
     opened.fill("#search", "What is 149 *")
     found(opened, "8 of 1,200 trajectories")
-    assert perf_counter() - began < 60
+    assert 0 < thread.used_s() - opening_s < 30
     context.close()
