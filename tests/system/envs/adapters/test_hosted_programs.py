@@ -216,24 +216,20 @@ async def test_tasks_of_inspect_pay_their_scores(tmp_path: Path) -> None:
 
 
 @pytest.mark.inspect
-@pytest.mark.parametrize(
-    ("name", "replies", "wrong"),
-    [
+async def test_what_inspect_did_not_score_is_a_failure() -> None:
+    cases = [
         ("raising_task", ["hello"], "this scorer is broken"),
         ("graded_task", ["hello"], "graded by a model, and none is configured"),
         ("asking_task", ["hello", "good"], "asks the policy itself"),
         ("unclear_task", ["hello"], "'rather good', which is no reward"),
         ("measured_task", ["hello"], "gives length, said; set key:"),
-    ],
-)
-async def test_what_inspect_did_not_score_is_a_failure(
-    name: str, replies: list[str], wrong: str
-) -> None:
+    ]
     async with run_scope():
-        env = inspect(f"scorers.py@{name}")
-        with pytest.raises(EnvError, match=wrong):
-            await play(env, *replies)
-        await env.close()
+        for name, replies, wrong in cases:
+            env = inspect(f"scorers.py@{name}")
+            with pytest.raises(EnvError, match=wrong):
+                await play(env, *replies)
+            await env.close()
 
 
 @pytest.mark.inspect
