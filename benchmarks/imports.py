@@ -568,8 +568,9 @@ def _compare_steps(
 
 
 def _state(bench: Benchmark, name: str, ours: Any, theirs: Any, *, unit: str) -> None:
-    bench.cost(f"{name}, a {unit}", ours)
-    bench.cost(f"{name}, a {unit}, theirs", theirs)
+    article = "an" if unit == "episode" else "a"
+    bench.cost(f"{name}, {article} {unit}", ours)
+    bench.cost(f"{name}, {article} {unit}, theirs", theirs)
     bench.ratio(f"{name}, rate in theirs", ours, theirs, peer=name, goal=GOAL)
 
 

@@ -12,7 +12,7 @@ from tests.support.foreign_packages import python_of
 from tests.support.tiny_run import seeing_changes
 
 FOLDER = Path(__file__).parents[2] / "with_vllm"
-DEADLINE_S = 2400.0
+DEADLINE_S = 3000.0
 
 
 @pytest.mark.vllm
