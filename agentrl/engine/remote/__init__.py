@@ -1,6 +1,7 @@
 """An engine in another process: the contract over a socket, token ids as typed arrays.
 
     ProcessEngine    owns a process, and replaces one that died     process.py, replicas.py
+    ListeningProcess starts one that serves the network, no torch   launch.py
     AddressEngine    connects, and again when that is lost          address.py, replicas.py
       RemoteEngine   the contract, on our side of a socket          client.py
         ~~~~ frames: JSON and arrays, nothing that runs code        wire.py, frames.py
