@@ -82,7 +82,7 @@ test: dev ## Run the unit tests, a test per kind of environment, and a run that 
 	$(PYTEST) --dist=worksteal tests/unit @tests/fast.txt
 
 # A file stays in one process, so its browsers and desktops are started once.
-test-all: dev ## Run every test, with all examples of a property; half an hour on two cores
+test-all: dev ## Run every test, with all examples of a property; more than an hour on two cores
 	AGENTRL_THOROUGH=1 $(PYTEST) --dist=loadfile --no-loadscope-reorder $(TIERS:%=tests/%)
 
 fuzz: dev ## Say hostile words on every way in for ten minutes; FUZZ_S=60 for one
