@@ -42,7 +42,7 @@ export CHECK
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv dev quickstart test test-all fuzz check format docs viewer bench bench-quick $(BENCHMARKS:%=bench-%) clean
+.PHONY: help venv dev quickstart test test-all test-nightly fuzz check format docs viewer bench bench-quick $(BENCHMARKS:%=bench-%) clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -82,8 +82,11 @@ test: dev ## Run the unit tests, a test per kind of environment, and a run that 
 	$(PYTEST) --dist=worksteal tests/unit @tests/fast.txt
 
 # A file stays in one process, so its browsers and desktops are started once.
-test-all: dev ## Run every test, with all examples of a property; more than an hour on two cores
+test-all: dev ## Run the tests of every tier, with all examples of a property; an hour on two cores
 	AGENTRL_THOROUGH=1 $(PYTEST) --dist=loadfile --no-loadscope-reorder $(TIERS:%=tests/%)
+
+test-nightly: dev ## Run what test-all leaves out: every one of many like cases, and whole learning curves
+	$(PYTEST) -m nightly --dist=loadfile --no-loadscope-reorder tests
 
 fuzz: dev ## Say hostile words on every way in for ten minutes; FUZZ_S=60 for one
 	AGENTRL_FUZZ_S=$(FUZZ_S) $(BIN)/pytest -n0 -s tests/run/test_fuzz.py

@@ -27,7 +27,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -39,6 +39,7 @@ import agentrl
 from agentrl.env import Action, Env
 from agentrl.message import Message
 from agentrl.runtime.reachability import unreachable
+from agentrl.runtime.scope import run_scope
 from agentrl.sandbox import SandboxSettings
 from agentrl.sandbox_provider import ContainerSpec
 from agentrl.task import SPLITS, Task
@@ -454,8 +455,13 @@ def _compare_episodes(
     def ours(closing: ExitStack) -> Run:
         env = make(python=python, start_timeout_s=START_S)
         runner = closing.enter_context(asyncio.Runner())
-        closing.callback(lambda: runner.run(env.close()))
+        scope = AsyncExitStack()
+        closing.callback(lambda: runner.run(scope.aclose()))
         task = next(iter(env.tasks("train")))
+
+        async def begin() -> None:
+            await scope.enter_async_context(run_scope())  # a run's episodes share a host
+            scope.push_async_callback(env.close)
 
         async def play(episodes: int) -> float:
             for _ in range(episodes):
@@ -464,6 +470,7 @@ def _compare_episodes(
                 assert terminated
             return float(episodes)
 
+        runner.run(begin())
         runner.run(play(1))
         return lambda: runner.run(play(count))
 

@@ -27,7 +27,7 @@ AT_A_TIME = 2
 KEEPS_FOLDER = ("methods", "ui_s1")
 """Benchmarks that keep what is finished, so that a second run would measure nothing."""
 ELSEWHERE: Mapping[str, str] = {
-    "chaos": "tests/run/test_chaos.py runs it short",
+    "chaos": "tests/run/test_chaos.py runs it short, in `make test-nightly`",
     "quickstart": "CI trains the quickstart whole",
     "soak": "tests/system/sandbox/test_soak.py runs it short",
 }

@@ -17,6 +17,7 @@ def test_every_kind_has_its_share_in_any_order() -> None:
     assert kinds != strikes(20, seed=2)
 
 
+@pytest.mark.nightly
 @pytest.mark.ray
 @pytest.mark.timeout(1800)
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.docker
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(1500)
 def test_three_tasks_are_learnt(tmp_path: Path) -> None:
     config = ROOT / "configs" / "harbor.yaml"

@@ -33,7 +33,7 @@ metrics: {{tensorboard: false}}
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.namespaces
 def test_a_tiny_policy_comes_to_follow_its_experts(tmp_path: Path) -> None:
     """The figure counts turns before the first patch only, so no patch can raise it."""

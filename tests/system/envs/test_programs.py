@@ -31,6 +31,7 @@ from agentrl_envs.families import PROGRAMS, camel
 from agentrl_envs.programs import ProgramsEnv, grade
 from agentrl_envs.programs.families import FAMILIES
 from agentrl_envs.programs.tasks import EXAMPLES, hidden_of
+from tests.support.examples import spread_cases
 
 BY_HAND: dict[str, tuple[dict[str, Any], list[Any], Any]] = {
     "text_pipeline": (
@@ -289,7 +290,7 @@ def test_a_mix_takes_turns() -> None:
 
 
 @pytest.mark.namespaces
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", spread_cases(list(FAMILIES), 4))
 async def test_check_env_of_every_family(name: str) -> None:
     env = agentrl.make(f"programs/{camel(name)}-v0", level=1)
     promises = await check_env(env, episodes=1, tasks=3)

@@ -22,6 +22,7 @@ from agentrl.testing.engine import check_engine
 from agentrl.weight_sync.adapters import BaseWeights
 from agentrl.weight_sync.check import CheckedWeights, WeightCheck
 from tests.support.adapters import adapted, base_of, merged
+from tests.support.examples import spread_cases
 from tests.support.tiny_run import config_file
 from tests.system.with_vllm.served import served
 from tests.system.with_vllm.test_engine import picked, policy_logprobs, request, score_of, worst_gap
@@ -142,7 +143,7 @@ async def test_what_is_in_flight_goes_on_under_new_weights(
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("mode", spread_cases(["sync", "async"], 1))
 def test_a_run_trains_from_it(url: str, tmp_path: Path, policy: Path, mode: str) -> None:
     changes = {
         "run.steps": 3,

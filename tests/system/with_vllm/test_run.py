@@ -10,6 +10,7 @@ from agentrl.config.load import load_config
 from agentrl.metrics.writer import read_metrics
 from agentrl.run.evaluate import evaluate
 from agentrl.run.train import TrainingResult, train
+from tests.support.examples import spread_cases
 from tests.support.tiny_run import config_file, seeing_changes
 
 pytestmark = pytest.mark.filterwarnings("default")
@@ -30,7 +31,7 @@ ADAPTERS = {"learn.lora": {"rank": 4}}
 
 @pytest.mark.parametrize(
     ("learn", "vllm"),
-    [({}, {}), (ADAPTERS, {"engine.vllm.adapters": "native"})],
+    spread_cases([({}, {}), (ADAPTERS, {"engine.vllm.adapters": "native"})], 1),
     ids=["all weights", "adapters, native"],
 )
 def test_a_run_is_that_of_the_local_engine(
@@ -52,6 +53,7 @@ def test_a_run_is_that_of_the_local_engine(
     assert report.summary()["reward"] == result.after["reward"]
 
 
+@pytest.mark.nightly
 def test_drafts_are_reused_as_with_the_local_engine(tmp_path: Path) -> None:
     drafts = {"env.task_limit": 4, "rollout.drafts": {}}
     changes = {"local": drafts, "vllm": {**drafts, **SAME_DRAWS}}
@@ -75,6 +77,7 @@ def test_a_run_beside_the_trainer(tmp_path: Path) -> None:
     assert all(line["age/max"] <= 1 for line in lines)
 
 
+@pytest.mark.nightly
 def test_a_server_that_sleeps_while_the_trainer_computes(tmp_path: Path) -> None:
     """On a CPU vLLM gives up nothing; the calls and their order are the same."""
     result = run(tmp_path / "sync", "vllm", {"engine.vllm.sleep_level": 2, **ADAPTERS})
@@ -84,6 +87,7 @@ def test_a_server_that_sleeps_while_the_trainer_computes(tmp_path: Path) -> None
     assert result.after["failed"] == 0
 
 
+@pytest.mark.nightly
 def test_two_engines_take_their_weights_by_broadcast(tmp_path: Path) -> None:
     """Adapters, vLLM's own, go round; both engines have had the base by then."""
     changes = {
@@ -102,6 +106,7 @@ def test_two_engines_take_their_weights_by_broadcast(tmp_path: Path) -> None:
     assert all(0 < line["engine_gap/age0_max"] < 1e-3 for line in lines)
 
 
+@pytest.mark.nightly
 def test_a_policy_that_sees_trains_as_with_the_local_engine(tmp_path: Path) -> None:
     """Its images are shown over turns, and its tower's new weights reach vLLM in every step."""
     found: dict[str, TrainingResult] = {}

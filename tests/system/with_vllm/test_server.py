@@ -110,6 +110,7 @@ async def test_it_samples_and_updates_as_it_should(tmp_path: Path) -> None:
             assert worst_gap([*zip(asked, got, strict=True)], plain) <= 1e-3
 
 
+@pytest.mark.nightly
 async def test_two_ranks_share_a_model(tmp_path: Path) -> None:
     """Tensor parallelism, and adapters that are merged: one update reaches both."""
     policy = model(tied=False)
@@ -128,6 +129,7 @@ async def test_two_ranks_share_a_model(tmp_path: Path) -> None:
         done = await check_in_flight(engine, policies, [*plain])
 
 
+@pytest.mark.nightly
 async def test_requests_are_kept_over_new_weights(tmp_path: Path) -> None:
     """Their cached keys are of both versions, so log-probs are of neither; versions are exact."""
     policy = model(tied=True)
@@ -148,6 +150,7 @@ async def test_requests_are_kept_over_new_weights(tmp_path: Path) -> None:
         assert {*(await waiting).versions} == {version}
 
 
+@pytest.mark.nightly
 async def test_adapters_stay_adapters(tmp_path: Path) -> None:
     policy = model(tied=True)
     base = base_of(policy)

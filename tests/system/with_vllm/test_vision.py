@@ -20,6 +20,7 @@ from agentrl.engine.local import LocalEngine
 from agentrl.errors import ConfigError, EnvError
 from agentrl.message import Image, ImageSpan
 from agentrl.policy import Completion, GenerateRequest, ScoreRequest, Scores
+from tests.support.examples import spread_cases
 from tests.support.vision_models import (
     END,
     PAD,
@@ -56,7 +57,10 @@ TOLD = tuple((7 * n) % 280 for n in range(60))
 THREE = (picture(2), picture(3, 60, 90), picture(4, 120, 50))
 
 
-@pytest.fixture(params=KINDS, ids=[f"{f} {'tied' if t else 'untied'}" for f, t in KINDS])
+@pytest.fixture(
+    params=spread_cases([(kind,) for kind in KINDS], 1),
+    ids=[f"{f} {'tied' if t else 'untied'}" for f, t in KINDS],
+)
 def kind(request: pytest.FixtureRequest) -> Kind:
     return request.param
 

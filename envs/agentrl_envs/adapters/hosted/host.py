@@ -12,7 +12,8 @@ hangs can be killed, and a world is copied by forking its process. One thread, a
 
 SETUP is JSON: `path`, folders for the import path, and `imports`, modules that are imported once. A
 kind has `preload()`, and `EPISODE`, a class with a method for every other method, perhaps with a
-`close`. One that is asked things outside of episodes has `ask(params)`.
+`close`. One that is asked things outside of episodes has `ask(params)`; one of which more can be
+done once than an import has `warm_up()`, called before the first episode is forked.
 """
 
 import importlib
@@ -78,6 +79,7 @@ class HostServer:
         self.kind = kind
         self.out = out
         self.children: dict[int, EpisodeProcess] = {}
+        self.is_warm = False
         self.selector = selectors.DefaultSelector()
         self.selector.register(0, selectors.EVENT_READ, None)
         self.asked = LineSplitter()
@@ -124,6 +126,9 @@ class HostServer:
         child.channel.sendall(json.dumps(message).encode() + b"\n")
 
     def spawn(self, session: int, message: Message) -> None:
+        if not self.is_warm:
+            self.is_warm = True
+            getattr(self.kind, "warm_up", lambda: None)()
         ours, theirs = socket.socketpair()
         pid = os.fork()
         if pid == 0:

@@ -3,6 +3,7 @@
 # The library is in another venv, so a type checker cannot see it from here.
 # pyright: basic, reportMissingImports=false
 
+import contextlib
 import hashlib
 import importlib.util
 import math
@@ -37,6 +38,27 @@ def preload():
 
 
 WATCHED = {"scoring": False, "asked": []}
+
+
+def warm_up():
+    """Evaluate a task that asks no model: the first evaluation of a process imports for seconds."""
+    from inspect_ai import Task
+    from inspect_ai.dataset import MemoryDataset, Sample
+    from inspect_ai.scorer import match
+    from inspect_ai.solver import solver
+
+    @solver(name="agentrl_idle")
+    def answer_nothing():
+        async def solve(state, _generate):
+            return state
+
+        return solve
+
+    task = Task(MemoryDataset([Sample("", target="")]), solver=answer_nothing(), scorer=match())
+    endpoint = {"model": "none", "url": "http://127.0.0.1:9", "key": "none"}
+    with contextlib.suppress(Exception):  # its first episode says what is wrong
+        evaluate_sample(task, connect_model(endpoint), {}, lambda log: log.samples)
+    WATCHED.update(scoring=False, asked=[])
 
 
 def ask(params):
@@ -167,7 +189,6 @@ class InspectEpisode:
 
     def play(self, endpoint):
         """Return the score of the sample, or its failure."""
-        from inspect_ai import eval as evaluate
         from inspect_ai import task_with
         from inspect_ai.dataset import MemoryDataset
         from inspect_ai.model import get_model
@@ -175,35 +196,52 @@ class InspectEpisode:
         os.environ.update(endpoint["environ"])
         # Nobody's turn: a grader that is not configured must not be the policy.
         grader = get_model("mockllm/model", custom_outputs=refuse_to_grade, memoize=False)
-        roles = {"grader": grader, **self.params["roles"]}
-        model = get_model(
-            f"openai-api/agentrl/{endpoint['model']}",
-            base_url=endpoint["url"],
-            api_key=endpoint["key"],
-            memoize=False,
+        model = connect_model(endpoint)
+        result = evaluate_sample(
+            task_with(self.task, dataset=MemoryDataset([self.sample])),
+            model,
+            {"grader": grader, **self.params["roles"]},
+            lambda log: read_log(log, self.params["scorer"], self.params["key"]),
         )
-        with tempfile.TemporaryDirectory(prefix="agentrl-inspect-") as folder:
-            (log,) = evaluate(
-                task_with(self.task, dataset=MemoryDataset([self.sample])),
-                model=model,
-                model_roles=roles,
-                display="none",
-                log_dir=folder,
-                log_level="error",
-                log_realtime=False,
-                ctl_server=False,
-                epochs=1,
-                fail_on_error=True,
-                score=True,
-            )
-            # Its samples are read from the folder when they are asked for.
-            result = read_log(log, self.params["scorer"], self.params["key"])
         if str(model) in WATCHED["asked"]:
             return {
                 "failure": "ValueError: the scorer asks the policy itself; give the grader a model "
                 "of its own"
             }
         return result
+
+
+def connect_model(endpoint):
+    """Return the model behind an endpoint."""
+    from inspect_ai.model import get_model
+
+    return get_model(
+        f"openai-api/agentrl/{endpoint['model']}",
+        base_url=endpoint["url"],
+        api_key=endpoint["key"],
+        memoize=False,
+    )
+
+
+def evaluate_sample(task, model, roles, read):
+    """Return what `read` makes of the log of a task with one sample."""
+    from inspect_ai import eval as evaluate
+
+    with tempfile.TemporaryDirectory(prefix="agentrl-inspect-") as folder:
+        (log,) = evaluate(
+            task,
+            model=model,
+            model_roles=roles,
+            display="none",
+            log_dir=folder,
+            log_level="error",
+            log_realtime=False,
+            ctl_server=False,
+            epochs=1,
+            fail_on_error=True,
+            score=True,
+        )
+        return read(log)  # its samples are read from the folder when they are asked for
 
 
 def refuse_to_grade(*_):

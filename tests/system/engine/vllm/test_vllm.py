@@ -8,6 +8,7 @@ import pytest
 
 import agentrl
 from agentrl.metrics.writer import read_metrics
+from tests.support.examples import spread_cases
 from tests.support.foreign_packages import python_of
 from tests.support.tiny_run import seeing_changes
 
@@ -18,9 +19,10 @@ DEADLINE_S = 3000.0
 @pytest.mark.vllm
 @pytest.mark.slow
 @pytest.mark.timeout(DEADLINE_S + 60)
-def test_with_vllm(root: Path) -> None:
+@pytest.mark.parametrize("marks", spread_cases(["not nightly", "nightly"], 1))
+def test_with_vllm(root: Path, marks: str) -> None:
     command = [python_of("vllm"), "-m", "pytest", "-p", "no:cacheprovider", str(FOLDER)]
-    command += ["-o", f"timeout={DEADLINE_S:g}"]
+    command += ["-m", marks, "-o", f"timeout={DEADLINE_S:g}"]
     known = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     ran = subprocess.run(
         command,

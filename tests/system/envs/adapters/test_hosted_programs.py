@@ -16,6 +16,7 @@ from agentrl.registry import make
 from agentrl.runtime.scope import run_scope
 from agentrl.task import SPLITS, Task
 from agentrl_envs.adapters.hosted_program import HostedProgramEnv
+from tests.support.examples import spread_cases
 from tests.support.foreign_packages import BENCH, python_of, write_uv_index
 from tests.support.processes import children, command_line
 
@@ -93,7 +94,16 @@ async def test_environments_of_verifiers_pay_as_verifiers_counts(offline: list[s
         assert (reward, info["reward_components"]) == (1.5, {"right": 1.0, "short": 0.5})
         assert info["metrics"] == {"length": 1.0}
         assert (await play(env, "a number that is not five", task=task))[1] == 0.0
+        await env.close()
 
+
+@pytest.mark.nightly
+@pytest.mark.uv
+@pytest.mark.verifiers
+async def test_users_tools_programs_and_other_harnesses_of_verifiers_pay(
+    offline: list[str],
+) -> None:
+    async with run_scope():
         spoken = verifiers("scripted_user", offline, config=NULL, size=20)
         task = next(iter(spoken.tasks("train")))
         number = task.data["idx"]
@@ -124,7 +134,7 @@ async def test_environments_of_verifiers_pay_as_verifiers_counts(offline: list[s
         assert (await play(guarded, "HALT"))[1] == 1.0
         assert (await play(guarded, "a SECRET"))[1] == 2.0
         assert (await play(guarded, "hello"))[1] == 0.0
-        for one in (env, spoken, atlas, programs, guarded):
+        for one in (spoken, atlas, programs, guarded):
             await one.close()
 
 
@@ -162,14 +172,17 @@ async def test_a_harness_of_its_own_trains_every_context_and_ends_with_its_episo
 @pytest.mark.verifiers
 @pytest.mark.parametrize(
     ("name", "settings", "wrong"),
-    [
-        ("two_players", {}, "first, second would all be the policy"),
-        ("two_players", {"role": "third"}, "no role 'third'; the roles are first, second"),
-        ("runtime_exec", {"config": NULL}, r"ProgramTask\.passed, ProgramTask\.setup.*docker"),
-        ("plain_question", {}, "harness bash.*runtime: docker"),
-        ("plain_question", {"config": {"agent": {"harnes": {}}}}, "harnes"),
-        ("plain_question", {"config": NULL, "path": []}, "taskset 'plain_question' not found"),
-    ],
+    spread_cases(
+        [
+            ("two_players", {}, "first, second would all be the policy"),
+            ("two_players", {"role": "third"}, "no role 'third'; the roles are first, second"),
+            ("runtime_exec", {"config": NULL}, r"ProgramTask\.passed, ProgramTask\.setup.*docker"),
+            ("plain_question", {}, "harness bash.*runtime: docker"),
+            ("plain_question", {"config": {"agent": {"harnes": {}}}}, "harnes"),
+            ("plain_question", {"config": NULL, "path": []}, "taskset 'plain_question' not found"),
+        ],
+        2,
+    ),
 )
 def test_what_verifiers_cannot_play_here_is_refused_before_a_run(
     name: str, settings: dict[str, Any], wrong: str
@@ -179,7 +192,7 @@ def test_what_verifiers_cannot_play_here_is_refused_before_a_run(
 
 
 @pytest.mark.inspect
-async def test_tasks_of_inspect_pay_their_scores(tmp_path: Path) -> None:
+async def test_tasks_of_inspect_pay_their_scores() -> None:
     async with run_scope():
         env = inspect("sums.py@sums", args={"first": 4})
         train, heldout = [*env.tasks("train")], [*env.tasks("heldout")]
@@ -192,6 +205,12 @@ async def test_tasks_of_inspect_pay_their_scores(tmp_path: Path) -> None:
         assert (reward, info["reward_components"]) == (1.0, {"match": 1.0})
         assert (await play(env, "nonsense", task=task))[1] == 0.0
 
+        await env.close()
+
+
+@pytest.mark.inspect
+async def test_agents_of_inspect_play_with_its_tools() -> None:
+    async with run_scope():
         agent = inspect("agents.py@looked_up")
         task = next(t for s in SPLITS for t in agent.tasks(s) if t.id == "nails")
         look = agentrl.call("stock", item="nails")
@@ -211,36 +230,45 @@ async def test_tasks_of_inspect_pay_their_scores(tmp_path: Path) -> None:
 
         measured = inspect("scorers.py@measured_task", key="length")
         assert (await play(measured, "hello"))[1] == 0.05
-        for one in (env, agent, boxed, measured):
+        for one in (agent, boxed, measured):
             await one.close()
 
 
 @pytest.mark.inspect
-async def test_what_inspect_did_not_score_is_a_failure() -> None:
-    cases = [
-        ("raising_task", ["hello"], "this scorer is broken"),
-        ("graded_task", ["hello"], "graded by a model, and none is configured"),
-        ("asking_task", ["hello", "good"], "asks the policy itself"),
-        ("unclear_task", ["hello"], "'rather good', which is no reward"),
-        ("measured_task", ["hello"], "gives length, said; set key:"),
-    ]
-    async with run_scope():
-        for name, replies, wrong in cases:
-            env = inspect(f"scorers.py@{name}")
-            with pytest.raises(EnvError, match=wrong):
-                await play(env, *replies)
-            await env.close()
+@pytest.mark.parametrize(
+    ("name", "replies", "wrong"),
+    spread_cases(
+        [
+            ("raising_task", ["hello"], "this scorer is broken"),
+            ("graded_task", ["hello"], "graded by a model, and none is configured"),
+            ("asking_task", ["hello", "good"], "asks the policy itself"),
+            ("unclear_task", ["hello"], "'rather good', which is no reward"),
+            ("measured_task", ["hello"], "gives length, said; set key:"),
+        ],
+        2,
+    ),
+)
+async def test_what_inspect_did_not_score_is_a_failure(
+    name: str, replies: list[str], wrong: str
+) -> None:
+    env = inspect(f"scorers.py@{name}")
+    with pytest.raises(EnvError, match=wrong):
+        await play(env, *replies)
+    await env.close()
 
 
 @pytest.mark.inspect
 @pytest.mark.parametrize(
     ("name", "wrong"),
-    [
-        ("broken.py@never", "no disk for tasks"),
-        ("agents.py", "its tasks are .*@looked_up"),
-        ("agents.py@nothing", "names no task of the file"),
-        ("missing.py@task", "No such file"),
-    ],
+    spread_cases(
+        [
+            ("broken.py@never", "no disk for tasks"),
+            ("agents.py", "its tasks are .*@looked_up"),
+            ("agents.py@nothing", "names no task of the file"),
+            ("missing.py@task", "No such file"),
+        ],
+        1,
+    ),
 )
 def test_what_inspect_cannot_load_is_refused_before_a_run(name: str, wrong: str) -> None:
     with pytest.raises(ConfigError, match=wrong):

@@ -15,6 +15,7 @@ from agentrl_envs.gui.tasks import template_pack
 from agentrl_envs.gui.tasks.pack import HELD_OUT, TEMPLATES
 from agentrl_envs.gui.tasks.state import cells_of, sheet
 from agentrl_envs.gui.tasks.template import DesktopTemplate
+from tests.support.examples import spread_cases
 from tests.support.gui_play import gold_earns_one_and_doing_nothing_earns_nothing
 
 OTHERS = [template for template in TEMPLATES if template.program != "form"]
@@ -34,7 +35,7 @@ def first_task(template: DesktopTemplate) -> Task:
 
 @pytest.mark.gui
 @pytest.mark.asyncio(loop_scope="module")
-@pytest.mark.parametrize("template", OTHERS, ids=lambda template: template.name)
+@pytest.mark.parametrize("template", spread_cases(OTHERS, 12), ids=lambda template: template.name)
 async def test_gold_earns_one(pool: DesktopPool, template: DesktopTemplate) -> None:
     episode = await gold_earns_one_and_doing_nothing_earns_nothing(pool, first_task(template))
     assert 1 <= len(episode.actions) <= 15

@@ -22,6 +22,7 @@ from agentrl_envs.harbor import HarborEnv, inspect_harbor
 from agentrl_sandbox.lease import LABEL_RUN
 from agentrl_sandbox.provider import DockerProvider
 from agentrl_sandbox.reaping.engine import containers, default_engine
+from tests.support.examples import spread_cases
 from tests.support.harbor_tasks import TOML, write_task
 
 pytestmark = [pytest.mark.docker, pytest.mark.asyncio(loop_scope="module")]
@@ -102,7 +103,7 @@ def made(folder: Path, provider: DockerProvider, **kwargs: Any) -> tuple[HarborE
     return env, task
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", spread_cases([*NAMES], 5))
 @pytest.mark.timeout(120)
 async def test_an_example_pays_its_oracle_and_nobody_else(
     name: str, provider: DockerProvider

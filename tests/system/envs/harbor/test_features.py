@@ -16,6 +16,7 @@ from agentrl.errors import SandboxError, VerifierError
 from agentrl.task import Task
 from agentrl_envs.harbor import HarborEnv
 from agentrl_sandbox.provider import DockerProvider
+from tests.support.examples import spread_cases
 from tests.support.harbor_features import FEATURES, IMAGE, PLAYED, checked
 from tests.support.harbor_tasks import TOML, write_task
 
@@ -36,7 +37,7 @@ def made(folder: Path, provider: DockerProvider) -> tuple[HarborEnv, Task]:
     return env, task
 
 
-@pytest.mark.parametrize("name", PLAYED)
+@pytest.mark.parametrize("name", spread_cases([*PLAYED], 6))
 @pytest.mark.timeout(120)
 async def test_a_feature_pays_its_oracle_and_nobody_else(
     name: str, tmp_path: Path, provider: DockerProvider

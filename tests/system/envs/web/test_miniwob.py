@@ -1,5 +1,7 @@
 """MiniWoB++: its 130 pages as tasks, each of which begins, goes on and ends; who can play, wins.
 
+Most pages are opened and played by `make test-nightly` alone.
+
 Mutants seen caught: any reward above 0 pays in full; a page that is not done pays; files from
 outside the pages are served; a script that ends early is put into a page.
 """
@@ -29,6 +31,7 @@ from agentrl_envs.web.miniwob.pack import SEED_RANGES
 from agentrl_envs.web.miniwob.players import PLAYERS
 from agentrl_envs.web.miniwob.world import MiniWobSite, compute_reward
 from agentrl_envs.web.observation import read
+from tests.support.examples import spread_cases
 
 BROWSER = [pytest.mark.chromium, pytest.mark.asyncio(loop_scope="module")]
 PROMISING = ("click-collapsible", "drag-box", "form-sequence-3", "moving-items")
@@ -242,7 +245,7 @@ class TestPages:
 
     pytestmark = BROWSER
 
-    @pytest.mark.parametrize("family", MINIWOB)
+    @pytest.mark.parametrize("family", spread_cases(MINIWOB, 16))
     async def test_a_page_begins_again_as_it_began(self, env: WebEnv, family: str) -> None:
         """Whatever was done in between, whether the page was loaded again or not."""
         task = task_of(family, 5)
@@ -272,7 +275,7 @@ class TestPages:
         assert {"reset is deterministic", "forks do not interfere"} <= {*promises}
         assert ("gold scores" in promises) == (family in PLAYERS)
 
-    @pytest.mark.parametrize("family", sorted(PLAYERS))
+    @pytest.mark.parametrize("family", spread_cases(sorted(PLAYERS), 16))
     async def test_who_can_play_wins(self, env: WebEnv, family: str) -> None:
         for seed in GOLD_SEEDS:
             assert (await play_gold(env, task_of(family, seed), max_turns=40)).reward == 1
