@@ -10,6 +10,7 @@ from agentrl.engine.remote.shared_weights import SharedWeights
 from agentrl.engine.remote.weight_broadcast import WeightBroadcaster
 from agentrl.metrics.writer import read_metrics
 from agentrl.weight_sync.shared_memory import SharedMemoryWeights
+from tests.support.examples import spread_cases
 
 STEPS = 3
 SHORT: dict[str, Any] = {
@@ -58,7 +59,7 @@ class Told:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("devices", "rolling", "staleness"),
-    [(1, True, 1), (2, False, 0)],
+    spread_cases([(1, True, 1), (2, False, 0)], 1),
     ids=["one device, rolling", "two devices"],
 )
 def test_the_quickstart_trains_over_broadcasts(

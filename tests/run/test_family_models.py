@@ -9,6 +9,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from tests.support.examples import spread_cases
 from tests.support.family_templates import FAMILIES, tokenizer_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.namespaces]
@@ -103,7 +104,7 @@ def make_model(name: str, folder: Path) -> None:
     model.save_pretrained(folder)
 
 
-@pytest.mark.parametrize("name", list(MODELS))
+@pytest.mark.parametrize("name", spread_cases(list(MODELS), 3))
 def test_what_trains_is_what_was_sampled(
     name: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

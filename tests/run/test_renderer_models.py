@@ -9,6 +9,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from tests.support.examples import spread_cases
 from tests.support.renderer_tokenizers import add_package, tokenizer_of_renderer
 
 pytestmark = [
@@ -30,7 +31,7 @@ SMALL: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("renderer", ["qwen3", "qwen3.5", "kimi-k2"])
+@pytest.mark.parametrize("renderer", spread_cases(["qwen3", "qwen3.5", "kimi-k2"], 1))
 def test_what_trains_is_what_was_sampled(
     renderer: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

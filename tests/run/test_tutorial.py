@@ -58,7 +58,7 @@ def done(root: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, di
     return place, printed
 
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * DEADLINE_S)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(2 * DEADLINE_S)]
 
 
 def test_the_curve_rises(done: tuple[Path, dict[str, str]]) -> None:

@@ -7,6 +7,7 @@ with them, a JSON list of texts, with the clients of the interpreter that runs i
 import json
 import sys
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 from anthropic.types import Message, RawMessageStreamEvent
@@ -39,7 +40,12 @@ def find_unknown(kind: str, body: Any) -> Iterator[str]:
 
 
 def _validate(kind: str, body: Any) -> Any:
-    return TypeAdapter[Any](TYPES[kind]).validate_json(json.dumps(body), strict=True)
+    return _build_adapter(kind).validate_json(json.dumps(body), strict=True)
+
+
+@cache
+def _build_adapter(kind: str) -> TypeAdapter[Any]:
+    return TypeAdapter[Any](TYPES[kind])  # seconds for the events of a stream
 
 
 def _find_unknown(found: Any) -> Iterator[str]:

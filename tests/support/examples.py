@@ -8,6 +8,7 @@ import pytest
 
 THOROUGH = "AGENTRL_THOROUGH"
 """The variable that asks for all of them; `make test-all` and CI set it."""
+NIGHTLY = pytest.mark.nightly
 
 
 def examples(count: int) -> int:
@@ -22,9 +23,14 @@ def spread_cases(cases: Sequence[Any], count: int) -> list[pytest.ParameterSet]:
     """
     kept = {index * len(cases) // count for index in range(count)}
     return [
-        pytest.param(
-            *(case if isinstance(case, tuple) else (case,)),
-            marks=() if index in kept else pytest.mark.nightly,
-        )
-        for index, case in enumerate(cases)
+        case
+        if index in kept
+        else pytest.param(*case.values, marks=(*case.marks, NIGHTLY), id=case.id)
+        for index, case in enumerate(map(_as_parameters, cases))
     ]
+
+
+def _as_parameters(case: Any) -> pytest.ParameterSet:
+    if isinstance(case, pytest.ParameterSet):
+        return case
+    return pytest.param(*(case if isinstance(case, tuple) else (case,)))

@@ -22,6 +22,7 @@ from agentrl_envs.gui.inside.form import COMMAND, STATE
 from agentrl_envs.gui.world import DesktopScene, LiveDesktop, TaskVerdict
 from agentrl_envs.pooled import PoolPermits
 from tests.support.desktops import BACKENDS, desktop_of, processes_of
+from tests.support.examples import spread_cases
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -57,7 +58,7 @@ class Pack:
         raise KeyError(task.id)
 
 
-@pytest.fixture(scope="module", params=BACKENDS)
+@pytest.fixture(scope="module", params=spread_cases(BACKENDS, 1))
 def settings(request: pytest.FixtureRequest) -> DesktopSettings:
     return DesktopSettings(
         backend=request.param, desktops=3, warm=0, call_s=120, start_s=60, settle_s=20

@@ -21,6 +21,7 @@ from agentrl_envs.gui import GuiEnv
 from agentrl_envs.gui.desktop import DesktopPool, DesktopSettings
 from agentrl_envs.gui.tasks import template_pack
 from tests.support.desktops import BACKENDS, desktop_of, processes_of
+from tests.support.examples import spread_cases
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 PACK = template_pack(templates=["press"])
@@ -38,7 +39,7 @@ for pid in filter(str.isdecimal, os.listdir("/proc")):
 """
 
 
-@pytest_asyncio.fixture(params=BACKENDS, scope="module", loop_scope="module")
+@pytest_asyncio.fixture(params=spread_cases(BACKENDS, 1), scope="module", loop_scope="module")
 async def pool(request: pytest.FixtureRequest) -> AsyncGenerator[DesktopPool]:
     """One desktop at a time."""
     made = DesktopPool(

@@ -22,6 +22,7 @@ from agentrl_envs.web import WebEnv
 from agentrl_envs.web.browser import BrowserPool, BrowserSettings, EpisodeContext
 from agentrl_envs.web.episode_site import WebRequest, WebResponse
 from agentrl_envs.web.observation import read
+from tests.support.examples import spread_cases
 from tests.support.processes import children, command_line
 from tests.support.web_pages import FORM, ORIGIN, PAGES, Pages, PagesPack
 
@@ -81,7 +82,7 @@ def visit_of(env: WebEnv) -> EpisodeContext:
 # -- promises --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fork", ["copy", "replay"])
+@pytest.mark.parametrize("fork", spread_cases(["copy", "replay"], 1))
 async def test_the_environment_keeps_its_promises(pool: BrowserPool, fork: str) -> None:
     pack = PagesPack(options={"reusable": True})
     env = WebEnv(pack=pack, browser=pool, fork=fork)  # pyright: ignore[reportArgumentType]

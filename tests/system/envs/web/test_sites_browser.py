@@ -19,6 +19,7 @@ from agentrl_envs.web.sites import shop_pack, wiki_pack
 from agentrl_envs.web.sites.pack import TemplateSitePack
 from agentrl_envs.web.sites.shop.site import SHOP
 from agentrl_envs.web.sites.wiki.site import WIKI
+from tests.support.examples import spread_cases
 
 pytestmark = [pytest.mark.chromium, pytest.mark.asyncio(loop_scope="module")]
 
@@ -54,7 +55,7 @@ async def test_gold_earns_one(pool: BrowserPool, pack: Pack, name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pack", [shop_pack, wiki_pack])
+@pytest.mark.parametrize("pack", spread_cases([shop_pack, wiki_pack], 1))
 async def test_the_environment_keeps_its_promises(pool: BrowserPool, pack: Pack) -> None:
     env = WebEnv(pack=pack(levels=[1]), browser=pool, fork="copy")
     promises = await check_env(env, episodes=1, tasks=8)

@@ -15,6 +15,7 @@ from agentrl.learn.dtensor import gather_tensor
 from agentrl.learn.ranks import ALONE, TrainerRanks
 from agentrl.learn.trainer import PolicyTrainer
 from agentrl.models.folders import load_model
+from tests.support.examples import spread_cases
 from tests.support.learning import model_of, save, trees_of
 from tests.support.sharded import World, world
 
@@ -138,7 +139,9 @@ def test_a_checkpoint_of_two_ranks_goes_on_with_the_same_loss_on_one_and_on_two(
 
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (2, 3)])
 @pytest.mark.parametrize(
-    "changes", [{}, {"lora": {"rank": 2}}, {"precision": "bfloat16"}], ids=["all", "lora", "bf16"]
+    "changes",
+    spread_cases([{}, {"lora": {"rank": 2}}, {"precision": "bfloat16"}], 1),
+    ids=["all", "lora", "bf16"],
 )
 def test_a_run_goes_on_with_another_number_of_devices(
     ranks: World, tmp_path: Path, before: int, after: int, changes: Mapping[str, Any]
