@@ -178,6 +178,7 @@ async def test_engines_on_two_machines_die_move_and_keep_their_weights(
         cluster.shutdown()
 
 
+@pytest.mark.nightly
 async def test_weights_are_broadcast_to_engines_on_two_machines(recipe: EngineSpec) -> None:
     import ray
     from ray.cluster_utils import Cluster

@@ -128,6 +128,7 @@ def test_a_run_with_its_worlds_in_actors_is_the_run_without(tmp_path: Path) -> N
     assert here.after["pass@1"] == there.after["pass@1"]
 
 
+@pytest.mark.nightly
 async def test_workers_are_spread_over_nodes() -> None:
     import ray
     from ray.cluster_utils import Cluster
