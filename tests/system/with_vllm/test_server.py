@@ -164,6 +164,7 @@ async def test_adapters_stay_adapters(tmp_path: Path) -> None:
             assert worst_gap([*zip(asked, done, strict=True)], plain) <= 1e-3
 
 
+@pytest.mark.nightly
 async def test_a_server_that_is_killed_loses_its_requests_and_is_replaced(tmp_path: Path) -> None:
     policies = [model(tied=True), model(tied=True, seed=1)]
     engine = server(policies[0], tmp_path / "policy")
