@@ -82,6 +82,7 @@ def models_at(url: str) -> list[str]:
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.nightly
 async def test_the_promises_of_an_engine(url: str, tmp_path: Path, model: PreTrainedModel) -> None:
     async with engine_at(url, tmp_path, model) as engine:
         await check_engine(

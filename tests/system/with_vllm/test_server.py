@@ -213,6 +213,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.nightly
 def test_a_server_ends_with_an_owner_that_is_killed(tmp_path: Path) -> None:
     model(tied=True).save_pretrained(tmp_path)
     command = [sys.executable, "-c", OWNER, str(tmp_path)]

@@ -253,6 +253,7 @@ def measure(worker: Any) -> None:
     worker.model_runner.profile_run()
 
 
+@pytest.mark.nightly
 async def test_what_is_kept_is_of_one_image_and_of_one_tower(tmp_path: Path) -> None:
     """Two images of one size have the same tokens, and one image under a new tower, too."""
     kind = ("qwen3_vl", True)

@@ -40,6 +40,7 @@ def test_with_vllm(root: Path, marks: str) -> None:
 @pytest.mark.vllm
 @pytest.mark.slow
 @pytest.mark.timeout(DEADLINE_S)
+@pytest.mark.nightly
 def test_a_policy_that_sees_is_sampled_in_another_interpreter(tmp_path: Path) -> None:
     """The trainer's here, with its own versions of transformers and numpy."""
     changes = seeing_changes(tmp_path)
