@@ -32,6 +32,7 @@ import pytest
 from hypothesis import settings
 
 from agentrl.runtime.machine import set_batch_invariance
+from tests.support.examples import THOROUGH
 from tests.support.processes import children, command_line
 
 if TYPE_CHECKING:
@@ -40,7 +41,12 @@ if TYPE_CHECKING:
 set_batch_invariance()
 
 # A machine that is busy with something else must not fail a property for being slow.
-settings.register_profile("agentrl", deadline=None, derandomize="CI" in os.environ)
+settings.register_profile(
+    "agentrl",
+    deadline=None,
+    derandomize="CI" in os.environ,
+    max_examples=100 if os.environ.get(THOROUGH) else 40,
+)
 settings.load_profile("agentrl")
 
 

@@ -77,6 +77,7 @@ def begin(config: Path, root: Path, *arguments: str) -> "subprocess.Popen[bytes]
         )
 
 
+@pytest.mark.nightly
 def test_a_killed_run_of_interleaved_conversations_ends_as_if_nothing_had_been(
     tmp_path: Path, root: Path
 ) -> None:
