@@ -28,7 +28,6 @@ from agentrl.store.record import LogRecord
 from agentrl.store.segment import HEAD_BYTES, scan
 from benchmarks.seen import Seen, position_of
 from tests.support import processes
-from tests.support.examples import spread_cases
 
 pytestmark = [pytest.mark.namespaces, pytest.mark.timeout(1200)]
 
@@ -247,7 +246,8 @@ KILLS = ["moment"] * 2 + ["growth"] * 2 + ["checkpoint", "supervisor"]
 """Of each mode, in a seeded order; `benchmarks/kills.py` has hundreds."""
 
 
-@pytest.mark.parametrize("mode", spread_cases(["partial", "sync", "async"], 1))
+@pytest.mark.nightly
+@pytest.mark.parametrize("mode", MODES)
 def test_a_run_that_is_killed_again_and_again_loses_nothing(runs: Runs, mode: str) -> None:
     draw = random.Random(f"crash {mode}")
     kills = draw.sample(KILLS, len(KILLS))

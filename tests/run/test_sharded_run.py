@@ -116,6 +116,7 @@ def test_a_batch_in_memory_goes_with_a_rank_that_dies_in_its_step(tmp_path: Path
 
 
 @pytest.mark.timeout(720)
+@pytest.mark.nightly
 def test_a_batch_in_memory_goes_with_a_run_that_is_killed_in_its_step(tmp_path: Path) -> None:
     code = (
         "import os, signal, sys; from pathlib import Path; from tests.support.learning import "

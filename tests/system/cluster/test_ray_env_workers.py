@@ -116,6 +116,7 @@ async def test_worlds_are_in_actors_fork_there_and_survive_none() -> None:
     assert not ray.is_initialized()
 
 
+@pytest.mark.nightly
 def test_a_run_with_its_worlds_in_actors_is_the_run_without(tmp_path: Path) -> None:
     for name in ("here", "there"):
         (tmp_path / name).mkdir()

@@ -121,6 +121,7 @@ def of_head(folder: Path) -> list[int]:
     return found
 
 
+@pytest.mark.nightly
 def test_a_run_is_submitted_as_the_page_says(root: Path, tmp_path: Path) -> None:
     config = tmp_path / "run.yaml"
     config.write_text(CONFIG.format(folder=tmp_path / "runs"))

@@ -92,6 +92,7 @@ def rooms() -> list[str]:
     return [room["state"] for room in placement_group_table().values()]
 
 
+@pytest.mark.nightly
 def test_a_step_with_actors_and_what_is_said_when_one_dies(tmp_path: Path) -> None:
     import ray
 

@@ -27,6 +27,7 @@ from agentrl.trajectory import Failed, Finished, Tree
 from agentrl_envs.blackbox import BlackBoxEnv, ProgramEndpoint
 from agentrl_envs.blackbox.policy_errors import KNOWN, ProgramEnded, find_policy_error, name_end
 from agentrl_envs.blackbox.program import CommandProgram
+from tests.support.examples import spread_cases
 
 PLACE = Path(__file__).parents[3] / ".bench" / "agents"
 PYTHON = str(PLACE / "bin" / "python")
@@ -185,7 +186,7 @@ ENDS: dict[str, dict[str, str | None]] = {
 None where the policy is not to blame (the gateway refused a request)."""
 
 
-@pytest.mark.parametrize("group", ENDS)
+@pytest.mark.parametrize("group", spread_cases([*ENDS], 2))
 async def test_ends_that_a_bad_policy_brings_about_are_outcomes(group: str) -> None:
     told = await run(group, policy=answer_badly, ignored=["response_format"])
     found: dict[str, str | None] = {}

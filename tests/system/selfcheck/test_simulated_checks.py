@@ -12,7 +12,7 @@ import pytest
 from tests.support.simulated_checks import NAMES
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_checks_pass_on_another_device() -> None:
     code = (
         f"import sys; sys.path[:] = {sys.path!r}; from tests.support.simulated_checks import main"

@@ -61,6 +61,7 @@ async def test_gold_earns_one(pool: DesktopPool, name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 async def test_the_environment_keeps_its_promises() -> None:
     """Opened anew with every scope, as in a run."""
     settings = DesktopSettings(

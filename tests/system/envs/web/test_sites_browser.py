@@ -43,7 +43,9 @@ def first_task(pack: TemplateSitePack[Any]) -> Task:
 
 
 @pytest.mark.parametrize(
-    ("pack", "name"), TEMPLATES, ids=[f"{p.__name__}-{n}" for p, n in TEMPLATES]
+    ("pack", "name"),
+    spread_cases(TEMPLATES, 10),
+    ids=[f"{p.__name__}-{n}" for p, n in TEMPLATES],
 )
 async def test_gold_earns_one(pool: BrowserPool, pack: Pack, name: str) -> None:
     made = pack(templates=[name])
