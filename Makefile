@@ -24,6 +24,9 @@ PYTEST := $(BIN)/pytest --numprocesses=$(JOBS) --maxprocesses=4
 # What `make test-all` runs; TIERS="system run" is what `make test` leaves out.
 TIERS ?= unit system run
 
+# What `make bench-quick` runs, all of rows.json without names.
+QUICK ?=
+
 # How long `make fuzz` goes on, in seconds.
 FUZZ_S ?= 600
 
@@ -117,7 +120,7 @@ $(BENCHMARKS:%=bench-%): bench-%: dev
 	$(BIN)/python benchmarks/$*.py --json runs/bench/$*.json
 
 bench-quick: dev ## Run the benchmarks of benchmarks/rows.json small, with their peers; a missing row fails
-	$(BIN)/python -m benchmarks.quick
+	$(BIN)/python -m benchmarks.quick $(QUICK)
 
 clean: ## Remove the venv, builds and caches; runs/ stays
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
