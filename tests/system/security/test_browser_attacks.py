@@ -318,12 +318,15 @@ async def test_a_file_chooser_is_nobodys(pool: BrowserPool) -> None:
         assert "calm" in await does(env, "goto", url="/calm")
 
 
-async def test_a_huge_page_is_cut(pool: BrowserPool) -> None:
+async def test_a_huge_page_is_cut() -> None:
     grow = (
         "for (let i = 0; i < 30000; i++) add('i', {textContent: 'x' + i}); "
         "document.title = 'x'.repeat(1e6)"
     )
-    async with on(pool, page(grow, on_click=True)) as (env, _):
+    async with (
+        browsers(call_s=120) as pool,
+        on(pool, page(grow, on_click=True)) as (env, _),
+    ):
         after = await does(env, "click", id=1)
         assert len(after) < 40_000
 
