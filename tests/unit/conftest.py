@@ -35,6 +35,8 @@ OPENS_A_CONNECTION = frozenset(
     }
 )
 
+REFUSED = STARTS_A_PROCESS | OPENS_A_CONNECTION
+
 
 class UnitGuard:
     """Refuses what a unit test must not do, while one runs. An audit hook is never removed."""
@@ -55,7 +57,7 @@ class UnitGuard:
 
     def audit(self, event: str, arguments: tuple[object, ...]) -> None:
         """Raise for an event that leaves the process; called for every event of the interpreter."""
-        if self._test is None or event not in STARTS_A_PROCESS | OPENS_A_CONNECTION:
+        if self._test is None or event not in REFUSED:
             return
         does = "starts a process" if event in STARTS_A_PROCESS else "uses the network"
         error = (

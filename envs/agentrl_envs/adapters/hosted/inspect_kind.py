@@ -224,7 +224,7 @@ def connect_model(endpoint):
 
 
 def evaluate_sample(task, model, roles, read):
-    """Return what `read` makes of the log of a task with one sample."""
+    """Evaluate a task with one sample; apply `read` to its log, and return the result."""
     from inspect_ai import eval as evaluate
 
     with tempfile.TemporaryDirectory(prefix="agentrl-inspect-") as folder:
