@@ -62,6 +62,7 @@ class Told:
     spread_cases([(1, True, 1), (2, False, 0)], 1),
     ids=["one device, rolling", "two devices"],
 )
+@pytest.mark.nightly
 def test_the_quickstart_trains_over_broadcasts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, devices: int, rolling: bool, staleness: int
 ) -> None:

@@ -339,6 +339,7 @@ def same_weights(one: Path, other: Path, step: int) -> None:
         assert torch.equal(value, second[tensor]), tensor
 
 
+@pytest.mark.nightly
 def test_a_torn_record_is_tolerated_and_damage_is_refused_until_it_is_cut(runs: Runs) -> None:
     running = runs.start(*MODES["sync"], "run.steps=10000", name="damaged")
     running.await_checkpoint()

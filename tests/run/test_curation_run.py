@@ -131,6 +131,7 @@ def ref(success: Mapping[str, Any]) -> str:
     ],
     ids=["sampler", "no store", "stream", "growth", "pool"],
 )
+@pytest.mark.nightly
 def test_a_curated_run_that_is_stopped_and_resumed_has_the_same_weights(
     tmp_path: Path, keys: dict[str, Any]
 ) -> None:

@@ -102,6 +102,7 @@ def test_its_template_is_told_the_way_out_and_takes_it(
     assert given.returncode == 0, given.stdout
 
 
+@pytest.mark.nightly
 def test_a_run_of_it_that_is_killed_goes_on(
     made: Path, environ: Mapping[str, str], root: Path, tmp_path: Path
 ) -> None:

@@ -36,6 +36,7 @@ def run(command: list[str], *, cwd: Path, timeout_s: float) -> str:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.nightly
 def test_the_readme_example_is_short_and_its_reward_rises(root: Path, tmp_path: Path) -> None:
     source = (root / "examples/hello.py").read_text()
     assert len(source.strip().splitlines()) <= 25

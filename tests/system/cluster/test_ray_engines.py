@@ -103,6 +103,7 @@ def remote_of(engine: Any) -> Any:
     return served(engine).engine
 
 
+@pytest.mark.nightly
 async def test_engines_on_two_machines_die_move_and_keep_their_weights(
     recipe: EngineSpec,
 ) -> None:

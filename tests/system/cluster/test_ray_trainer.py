@@ -157,6 +157,7 @@ def test_a_run_with_actors_is_that_of_one_device(tmp_path: Path) -> None:
     assert [line["step"] for line in read_metrics(resumed.folder)] == [1, 2, 3]
 
 
+@pytest.mark.nightly
 def test_the_actors_end_with_a_killed_run(tmp_path: Path) -> None:
     code = (
         "import os, signal, sys; from pathlib import Path; "

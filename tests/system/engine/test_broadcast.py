@@ -505,6 +505,7 @@ def strikes(monkeypatch: pytest.MonkeyPatch, pid: int | None, signal_: int) -> l
     return struck
 
 
+@pytest.mark.nightly
 async def test_an_engine_that_stops_or_is_killed_in_the_middle_is_replaced(
     recipe: EngineSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -104,6 +104,7 @@ def test_a_missing_field_and_an_unknown_one_are_found() -> None:
 
 @pytest.mark.agents
 @pytest.mark.parametrize("folder", ["", "openai1", "openai2"])
+@pytest.mark.nightly
 def test_other_releases_of_the_clients_are_satisfied_as_well(folder: str) -> None:
     python = str(PLACE / "bin" / "python")
     ran = subprocess.run(

@@ -406,6 +406,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> EngineSpec:
     return recipe_in(folder, model, context_tokens=CONTEXT_TOKENS)
 
 
+@pytest.mark.nightly
 async def test_processes_sample_what_the_trainer_scores_and_replacements_too(
     recipe: EngineSpec,
 ) -> None:

@@ -46,6 +46,7 @@ async def check_what_it_lacks(url: str, policy: Path, folder: Path) -> None:
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.nightly
 def test_a_served_checkpoint_is_evaluated(tmp_path: Path) -> None:
     config = config_file(tmp_path)
     changes = {**GREEDY, "run.steps": 1, "warmstart.steps": 150}

@@ -34,6 +34,7 @@ ADAPTERS = {"learn.lora": {"rank": 4}}
     spread_cases([({}, {}), (ADAPTERS, {"engine.vllm.adapters": "native"})], 1),
     ids=["all weights", "adapters, native"],
 )
+@pytest.mark.nightly
 def test_a_run_is_that_of_the_local_engine(
     tmp_path: Path, learn: dict[str, Any], vllm: dict[str, Any]
 ) -> None:

@@ -77,6 +77,7 @@ async def check_in_flight(
     pytest.fail("no request met new weights")
 
 
+@pytest.mark.nightly
 async def test_the_promises_of_an_engine(tmp_path: Path) -> None:
     policies = [model(tied=True), model(tied=True, seed=1)]
     async with server(policies[0], tmp_path / "policy") as engine:

@@ -300,6 +300,7 @@ async def test_a_missing_image_and_one_that_does_not_build(
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
+@pytest.mark.nightly
 async def test_the_environment_keeps_its_contract(tmp_path: Path) -> None:
     write_task(tmp_path / "one")
     write_task(tmp_path / "two", instruction="Make the file /done, please.")

@@ -266,6 +266,7 @@ class TestPages:
         assert again.messages[0].text == text
 
     @pytest.mark.parametrize("family", PROMISING)
+    @pytest.mark.nightly
     async def test_promises_are_kept(self, pool: BrowserPool, family: str) -> None:
         env = WebEnv(pack=MiniWobPack(families=family), browser=pool, screen=(400, 300))
         tried = [call("wait", milliseconds=300), call("click", id=1), call("wait", milliseconds=9)]

@@ -58,6 +58,7 @@ async def test_gold_earns_one(pool: BrowserPool, pack: Pack, name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pack", spread_cases([shop_pack, wiki_pack], 1))
+@pytest.mark.nightly
 async def test_the_environment_keeps_its_promises(pool: BrowserPool, pack: Pack) -> None:
     env = WebEnv(pack=pack(levels=[1]), browser=pool, fork="copy")
     promises = await check_env(env, episodes=1, tasks=8)

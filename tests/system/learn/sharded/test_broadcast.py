@@ -34,7 +34,7 @@ def broadcast(ranks: MeshRanks, bucket_bytes: int) -> list[tuple[str, bytes, boo
 
 
 @pytest.mark.parametrize("size", [2, 3])
-@pytest.mark.parametrize("bucket_bytes", [100, 2**20])
+@pytest.mark.parametrize("bucket_bytes", [100, pytest.param(2**20, marks=pytest.mark.nightly)])
 def test_every_rank_has_the_first_ones_object(ranks: World, size: int, bucket_bytes: int) -> None:
     first, *others = ranks.run(broadcast, bucket_bytes, size=size)
     wanted = [(name, each.tobytes()) for name, each in made().items()]

@@ -105,7 +105,7 @@ def assert_near(own: Mapping[str, Tensor], wanted: Mapping[str, Tensor], rel: fl
     assert not far
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", spread_cases([2, 3], 1))
 def test_a_resumed_run_is_the_unbroken_one_bit_for_bit(
     ranks: World, tmp_path: Path, size: int
 ) -> None:

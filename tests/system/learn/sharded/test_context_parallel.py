@@ -24,6 +24,7 @@ from agentrl.config.run import MakePolicySection, RunConfig
 from agentrl.learn.ranks import ALONE, TrainerRanks
 from agentrl.learn.trainer import PolicyTrainer
 from agentrl.models.folders import make_model
+from tests.support.examples import spread_cases
 from tests.support.learning import VOCABULARY, trees_of
 from tests.support.sharded import World, trained, world
 from tests.system.learn.sharded.test_step import BATCHES, assert_near, section
@@ -137,7 +138,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", spread_cases(list(CASES), 6))
 def test_a_step_is_that_of_one_device(ranks: World, name: str) -> None:
     case = CASES[name]
     config = section(case.learn)

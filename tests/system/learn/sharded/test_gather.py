@@ -114,6 +114,7 @@ def put_together(
     bucket_bytes=st.integers(1, 200),
     seed=st.integers(0, 99),
 )
+@pytest.mark.nightly
 def test_every_bit_is_there_and_the_file_is_the_one_that_is_copied_otherwise(
     ranks: World, shapes: list[Shape], size: int, bucket_bytes: int, seed: int
 ) -> None:
@@ -284,6 +285,7 @@ def test_a_rank_that_dies_in_the_middle_is_named_and_nothing_is_left(
     assert {*memory_files()} <= before
 
 
+@pytest.mark.nightly
 def test_one_that_hangs_is_waited_for_as_long_as_the_config_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -128,6 +128,7 @@ def resume_within(
     return peak.bytes, part, loss, weights
 
 
+@pytest.mark.nightly
 def test_a_checkpoint_is_read_one_tensor_at_a_time(
     ranks: World, folder: Path, tmp_path: Path
 ) -> None:

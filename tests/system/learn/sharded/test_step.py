@@ -18,6 +18,7 @@ from agentrl.learn.trainer import PolicyTrainer
 from agentrl.models.folders import make_model
 from agentrl.task import Task
 from agentrl.trajectory import Finished, Leaf, Node, Tree
+from tests.support.examples import spread_cases
 from tests.support.learning import SECTION, VOCABULARY, model_of, trees_of
 from tests.support.sharded import World, trained, world
 
@@ -108,7 +109,7 @@ def unequal() -> list[Tree]:
 BATCHES = [trees_of(3, seed=1, gap=0.3), unequal(), trees_of(2, seed=2)]
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", spread_cases(list(CASES), 6))
 def test_a_step_is_that_of_one_device(ranks: World, name: str) -> None:
     case = CASES[name]
     config = section(case.learn)
