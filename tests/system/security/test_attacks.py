@@ -1,4 +1,5 @@
-"""Every attack of the table against every back-end, one pool for each.
+"""Every attack of the table against every back-end, one pool for each; most of them are nightly
+but on the default back-end.
 
 Contained means: a canary session beside the attacker, the pool and this process go on as before,
 the attacker's own session says what happened and goes on, and nothing is left behind. Where the
@@ -63,14 +64,12 @@ PAIRS = {
     ]
     for backend in HERE
 }
-NIGHTLY_SHARE = 3
+CI_STRIDE = 3
 """Of the attacks on a back-end that is not the default, one in so many is not nightly."""
 CHOSEN = [
     pair
     for backend, pairs in PAIRS.items()
-    for pair in (
-        pairs if backend == "namespaces" else spread_cases(pairs, len(pairs) // NIGHTLY_SHARE)
-    )
+    for pair in (pairs if backend == "namespaces" else spread_cases(pairs, len(pairs) // CI_STRIDE))
 ]
 
 
