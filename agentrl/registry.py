@@ -273,7 +273,7 @@ class _Registry(Mapping[str, EnvSpec]):
         self._specs: dict[str, EnvSpec] = {}
         self._entry_points: dict[str, str | Maker] = {}
         self._kinds: dict[str, EnvKind] = {}
-        self._asked = False
+        self._asked = self._asking = False
 
     def add_kind(self, kind: EnvKind) -> None:
         entry = self._kinds.setdefault(kind.name, kind)
@@ -306,7 +306,9 @@ class _Registry(Mapping[str, EnvSpec]):
             )
         self._specs[env_spec.id] = env_spec
         self._entry_points[env_spec.id] = entry_point
-        if entry is None:
+        # Importing Gymnasium takes longer than registering all of a distribution's: what those have
+        # is shown to it by `agentrl.gymnasium_envs`, unless it is there already.
+        if entry is None and (not self._asking or "gymnasium" in sys.modules):
             import_callable("agentrl.gym.synchronous:show_to_gymnasium")(env_spec.id)
 
     def find(self, text: str) -> tuple[EnvSpec, str | Maker]:
@@ -338,7 +340,11 @@ class _Registry(Mapping[str, EnvSpec]):
                     f"({point.value}) cannot be imported: {error}; fix or uninstall that "
                     "distribution"
                 ) from error
-            register_envs()
+            self._asking = True
+            try:
+                register_envs()
+            finally:
+                self._asking = False
 
     def _newest(self, name: str) -> str | None:
         versions = [i.version for i in map(EnvId.parse, self._specs) if i.name == name]

@@ -13,8 +13,8 @@ from agentrl.chat.template_checks import TEMPLATE_CHECKS, TemplateCheckError
 from agentrl.errors import ConfigError, EnvError
 
 if TYPE_CHECKING:
-    from rich.table import Table
     from transformers import PreTrainedTokenizerBase
+
 Subject = TypeVar("Subject", ChatTemplate, ChatFormat)
 
 
@@ -39,17 +39,6 @@ class ConformanceVerdict:
     def ok(self) -> bool:
         """Return whether every check passed."""
         return all(row.ok for row in self.rows)
-
-    def table(self) -> "Table":
-        """Return the rows as a table for a terminal."""
-        from rich.markup import escape
-        from rich.table import Table
-
-        table = Table("check", "", "what was seen", title=escape(self.subject))
-        for row in self.rows:
-            mark = "[green]pass[/green]" if row.ok else "[red]FAIL[/red]"
-            table.add_row(escape(row.name), mark, escape(row.why))
-        return table
 
 
 def check_template(

@@ -3,7 +3,7 @@
 import errno
 import os
 import sys
-from importlib.metadata import entry_points
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -35,7 +35,7 @@ from agentrl.cli import (
     warmstart,
     watch,
 )
-from agentrl.cli.console import show_error, show_text
+from agentrl.cli.console import out, show_error, show_text
 from agentrl.cli.reference import markdown
 from agentrl.errors import AgentrlError, ConfigError
 from agentrl.runtime.distribution import __version__
@@ -49,8 +49,9 @@ app = typer.Typer(
     name="agentrl",
     help="Train tool-using language-model agents with multi-turn reinforcement learning.",
     no_args_is_help=True,
-    add_completion=False,
+    rich_markup_mode=None,  # its help takes three times as long, and has boxes in a log, too
     pretty_exceptions_enable=False,
+    context_settings={"max_content_width": 120} if out.is_terminal else {"terminal_width": 1000},
 )
 app.command("init")(init.init)
 app.command("train")(train.train)
@@ -120,11 +121,20 @@ def options(
 
 def add_commands() -> None:
     """Add the commands of other distributions; one that cannot be imported is left out, aloud."""
+    from importlib.metadata import entry_points
+
     for point in sorted(entry_points(group=COMMANDS)):
         try:
             app.add_typer(point.load(), name=point.name)
         except ImportError as error:
             show_error(ImportError(f"the command {point.name!r} is not available: {error}"))
+
+
+def names_command(arguments: Sequence[str]) -> bool:
+    """Return whether a command line begins with a command of ours, so that it needs no others."""
+    word = next((argument for argument in arguments if not argument.startswith("-")), "")
+    ours = [*app.registered_commands, *app.registered_groups]
+    return word in [command.name for command in ours]
 
 
 def _is_key_option(argument: str) -> bool:
@@ -138,7 +148,8 @@ def main() -> None:
     arguments = sys.argv[1:]
     debug = DEBUG in arguments
     sys.path.insert(0, os.getcwd())
-    add_commands()
+    if not names_command(arguments):
+        add_commands()
     arguments = [argument for argument in arguments if argument != DEBUG]
     if key := next(filter(_is_key_option, arguments), None):
         name, _, value = key.removeprefix("--").partition("=")

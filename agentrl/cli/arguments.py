@@ -7,6 +7,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from agentrl.cli.console import reserve_stdout
 from agentrl.errors import ConfigError
 from agentrl.runtime.json_limits import JsonLimitError, read_json
 
@@ -14,6 +15,42 @@ ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="Config file 
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="[KEY=VALUE]...", help="Config overrides, such as run.steps=20."),
+]
+
+
+def _reserve_stdout(context: typer.Context, wanted: bool) -> bool:
+    if wanted and not context.resilient_parsing:
+        context.with_resource(reserve_stdout())
+    return wanted
+
+
+JsonFlag = Annotated[
+    bool,
+    typer.Option(
+        "--json/--no-json",
+        show_default=False,
+        callback=_reserve_stdout,
+        is_eager=True,
+        help="Print JSON to stdout, and everything else to stderr.",
+    ),
+]
+"""Makes a command print its result with `agentrl.cli.console.show_json`."""
+
+
+def complete_env_id(incomplete: str) -> list[str]:
+    """Return the ids of environments that begin with what was typed."""
+    from agentrl.registry import registry
+
+    return [id for id in registry if id.startswith(incomplete)]
+
+
+EnvId = Annotated[
+    str,
+    typer.Argument(
+        metavar="ID",
+        autocompletion=complete_env_id,
+        help="Registered environment id, or module:Class.",
+    ),
 ]
 EnvKwargs = Annotated[
     str, typer.Option(help="Keyword arguments for the environment, as a JSON object.")

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from agentrl.cli.console import show_table, show_text
+from agentrl.cli.arguments import JsonFlag
+from agentrl.cli.console import show_json, show_table, show_text
 
 
 def branches(
@@ -17,9 +18,11 @@ def branches(
     why: Annotated[
         bool,
         typer.Option(
-            "--why", help="Explain every branch decision: why a turn did or did not branch."
+            show_default=False,
+            help="Explain every branch decision: why a turn did or did not branch.",
         ),
     ] = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Show where the trajectories of a run branched."""
     from agentrl.errors import ConfigError
@@ -27,6 +30,7 @@ def branches(
     from agentrl.rollout.branching.log import LoggedDecision, read_log
 
     groups: dict[tuple[int, int, str], Counter[str]] = {}
+    explanations: list[str] = []
     for one in read_log(run):
         name = one.decision.task_id if isinstance(one, LoggedDecision) else one.task
         if task not in (None, name) or step not in (None, one.step):
@@ -36,17 +40,24 @@ def branches(
         if isinstance(one, LoggedDecision):
             counts[one.decision.reason] += 1
             counts["branches"] += len(one.decision.children)
-            if why:
-                show_text(f"{where}, {explain(one.decision)}")
+            explanations.append(f"{where}, {explain(one.decision)}")
             continue
         for copied in one.copies:
             counts["failed copies"] += bool(copied.error)
-            if why and copied.error:
+            if copied.error:
                 place = f"trajectory {format_path(copied.origin.path)}, turn {copied.origin.turn}"
-                show_text(f"{where}, {place}: environment not forked: {copied.error}")
+                explanations.append(f"{where}, {place}: environment not forked: {copied.error}")
     if not groups:
         raise ConfigError(f"{run} has no group for that task or step; omit --task and --step")
+    if as_json:
+        counted = [
+            {"step": step, "group": group, "task": name, "counts": counts}
+            for (step, group, name), counts in sorted(groups.items())
+        ]
+        show_json({"groups": counted, **({"decisions": explanations} if why else {})})
+        return
     if why:
+        show_text("\n".join(explanations))
         return
     reasons = sorted({name for counts in groups.values() for name in counts} - {"branched"})
     headings = ("task", "step", "group", *reasons)

@@ -5,14 +5,12 @@ from typing import Annotated
 
 import typer
 
-from agentrl.cli.arguments import EnvKwargs, parse_env_kwargs
-from agentrl.cli.console import out
+from agentrl.cli.arguments import EnvId, EnvKwargs, JsonFlag, parse_env_kwargs
+from agentrl.cli.console import out, show_json, show_text
 
 
 def check_env(
-    id: Annotated[
-        str, typer.Argument(metavar="ID", help="Registered environment id, or module:Class.")
-    ],
+    id: EnvId,
     *,
     kwargs: EnvKwargs = "{}",
     episodes: Annotated[int, typer.Option(min=1, help="Number of episodes to play per split.")] = 3,
@@ -29,6 +27,7 @@ def check_env(
             help="Time allowed for processes and threads of the environment to exit, in seconds.",
         ),
     ] = 5.0,
+    as_json: JsonFlag = False,
 ) -> None:
     """Check that an environment keeps its contract, by playing episodes."""
     from agentrl.registry import make
@@ -38,5 +37,9 @@ def check_env(
     proving = check(
         env, episodes=episodes, max_turns=max_turns, timeout_s=timeout_s, grace_s=grace_s
     )
-    for promise in asyncio.run(proving):
-        out.print(f"[green]ok[/green]  {promise}")
+    promises = list(asyncio.run(proving))
+    if as_json:
+        show_json({"id": id, "kept": promises})
+        return
+    for promise in promises:
+        show_text(f"{out.paint('ok', 'green')}  {promise}")

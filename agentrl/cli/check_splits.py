@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from agentrl.cli.arguments import ConfigFile, Overrides
-from agentrl.cli.console import out, show_table
+from agentrl.cli.arguments import ConfigFile, JsonFlag, Overrides
+from agentrl.cli.console import show_json, show_table, show_text
 
 EXCERPT = 100
 
@@ -21,6 +21,7 @@ def check_splits(
         ),
     ] = None,
     show: Annotated[int, typer.Option(help="Number of pairs to list.")] = 10,
+    as_json: JsonFlag = False,
 ) -> None:
     """Find held-out tasks that leak into training, exactly or nearly. Exits 2 if there are any."""
     from agentrl.config.load import load_config
@@ -31,13 +32,31 @@ def check_splits(
     env = build.build_env_factory(loaded, plays=False)()
     heldout = build.build_evaluation_tasks(loaded, env)
     overlap = build.find_split_overlap(loaded, env, heldout, train_tasks=train_tasks)
-    looked = f"{overlap.heldout} held-out and {overlap.train} train tasks"
-    out.print(f"{looked}: {len(overlap.exact)} identical, {len(overlap.near)} nearly identical")
-    pairs = [*overlap.exact, *overlap.near][: max(show, 0)]
-    if pairs:
+    pairs = [*overlap.exact, *overlap.near]
+    if as_json:
+        show_json(
+            {
+                "heldout": overlap.heldout,
+                "train": overlap.train,
+                "identical": len(overlap.exact),
+                "nearly_identical": len(overlap.near),
+                "pairs": [
+                    {
+                        "similarity": pair.similarity,
+                        "heldout": str(pair.heldout.prompt),
+                        "train": str(pair.train.prompt),
+                    }
+                    for pair in pairs
+                ],
+            }
+        )
+    else:
+        looked = f"{overlap.heldout} held-out and {overlap.train} train tasks"
+        show_text(f"{looked}: {len(overlap.exact)} identical, {len(overlap.near)} nearly identical")
+    if pairs and show > 0 and not as_json:
         rows = [
             (f"{pair.similarity:.0%}", _excerpt(pair.heldout.prompt), _excerpt(pair.train.prompt))
-            for pair in pairs
+            for pair in pairs[:show]
         ]
         show_table(("alike", "held out", "train"), rows)
     check_overlap(overlap, max_near_fraction=loaded.split_guard.max_near_fraction)

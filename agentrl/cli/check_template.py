@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
-from agentrl.cli.console import out
+from agentrl.cli.arguments import JsonFlag
+from agentrl.cli.console import show_json, show_table
 from agentrl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def check_template(
     earlier_turns: Annotated[
         Literal["template", "sampled"], typer.Option(help="As policy.earlier_turns.")
     ] = "template",
+    as_json: JsonFlag = False,
 ) -> None:
     """Run the conformance suite on a tokenizer and its chat template."""
     from agentrl.chat.conformance import check_template as check
@@ -46,7 +48,15 @@ def check_template(
         earlier_turns=earlier_turns,
         renderer=renderer,
     )
-    out.print(verdict.table())
+    if as_json:
+        show_json(verdict)
+    else:
+        show_table(
+            ("check", "", "what was seen"),
+            [(row.name, "pass" if row.ok else "FAIL", row.why) for row in verdict.rows],
+            title=verdict.subject,
+            styles={"pass": "green", "FAIL": "red"},
+        )
     if not verdict.ok:
         raise typer.Exit(1)
 

@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from agentrl.cli.console import out, show_table
+from agentrl.cli.arguments import JsonFlag
+from agentrl.cli.console import show_json, show_table, show_text
 
 
 def compare(
@@ -28,7 +29,8 @@ def compare(
     common: Annotated[
         bool,
         typer.Option(
-            "--common", help="Compare only the tasks and seeds that both evaluations contain."
+            show_default=False,
+            help="Compare only the tasks and seeds that both evaluations contain.",
         ),
     ] = False,
     threshold: Annotated[
@@ -46,15 +48,11 @@ def compare(
     show: Annotated[
         int, typer.Option(help="Number of flipped tasks to list in each direction.")
     ] = 10,
-    json: Annotated[
-        Path | None,
-        typer.Option("--json", help="Also write the full comparison to this file, as JSON."),
-    ] = None,
+    as_json: JsonFlag = False,
 ) -> None:
     """Compare two policies on the same tasks, paired by task and seed: B against A."""
     from agentrl.evaluation.report import HEADINGS
     from agentrl.evaluation.reports import compare_reports, read_report
-    from agentrl.runtime.atomic_files import write_json
 
     comparison = compare_reports(
         read_report(a, which_a or which),
@@ -64,10 +62,13 @@ def compare(
         confidence=confidence,
         interval=interval,
     )
+    if as_json:
+        show_json(comparison.to_json())
+        return
     show_table(HEADINGS, comparison.rows())
     for title, flips in (("gained", comparison.gained), ("lost", comparison.lost)):
         if flips and show > 0:
-            out.print()
+            show_text()
             rows = [
                 (flip.task, flip.prompt, f"{flip.a:.2f}", f"{flip.b:.2f}")
                 for flip in islice(flips, show)
@@ -75,6 +76,4 @@ def compare(
             show_table((title, "task", "A", "B"), rows)
     if show > 0 and (comparison.gained or comparison.lost):
         for folder in filter(Path.is_dir, (a, b)):
-            out.print(f"agentrl view {folder} shows the trajectories", markup=False)
-    if json is not None:
-        write_json(json, comparison.to_json())
+            show_text(f"agentrl view {folder} shows the trajectories")

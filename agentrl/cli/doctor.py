@@ -4,14 +4,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
-from agentrl.cli.arguments import Overrides, check_writable
-from agentrl.cli.console import out, show_text
+from agentrl.cli.arguments import JsonFlag, Overrides, check_writable
+from agentrl.cli.console import out, show_json, show_table, show_text
 from agentrl.errors import ConfigError
 
 if TYPE_CHECKING:
+    from agentrl.runtime.doctor import SystemPart
     from agentrl.selfcheck.report import CheckResult
 
 REPORT = Path("selfcheck.json")
@@ -39,12 +38,13 @@ def doctor(
         list[str] | None,
         typer.Option(metavar="CHECK", help="With --device: run this check; may be repeated."),
     ] = None,
-    json: Annotated[
+    report: Annotated[
         Path | None,
         typer.Option(
-            "--json", help=f"With --device: file of the report, {REPORT} by default, as JSON."
+            help=f"With --device: file of the report, {REPORT} by default, kept while checks run."
         ),
     ] = None,
+    as_json: JsonFlag = False,
 ) -> None:
     """Show what is installed on this machine and how to get what is missing, or try it out."""
     if device is not None:
@@ -53,26 +53,44 @@ def doctor(
                 f"--device tries out this machine without a config, but {config_file} is given; "
                 "leave one of them out"
             )
-        _try_device(device, minutes, tuple(only or ()), json or REPORT)
+        _try_device(device, minutes, tuple(only or ()), report or REPORT, as_json=as_json)
         return
-    if only or json is not None:
-        raise ConfigError("--only and --json belong to --device; add --device auto")
+    if only or report is not None:
+        raise ConfigError("--only and --report belong to --device; add --device auto")
     if config_file is not None:
         _check(config_file, overrides or [])
+        if as_json:
+            show_json({"config": config_file, "ok": True})
+        else:
+            show_text(f"{config_file}: this machine meets all requirements")
         return
     from agentrl.runtime.doctor import examine
 
-    table = Table(show_edge=False)
-    for heading in ("part", "", "details", "how to get it"):
-        table.add_column(heading, overflow="fold")
-    for group, parts in examine():
-        table.add_section()
-        table.add_row(Text(group, style="bold"))
-        for part in parts:
-            state = Text("live", style="green") if part.live else Text("missing", style="yellow")
-            get_it = "" if part.live else part.get_it
-            table.add_row(Text(part.name), state, Text(part.detail), Text(get_it))
-    out.print(table)
+    parts = [(group, part) for group, parts in examine() for part in parts]
+    if as_json:
+        show_json([_part_json(group, part) for group, part in parts])
+        return
+    rows = [
+        (group, p.name, "live", p.detail, "")
+        if p.live
+        else (group, p.name, "missing", p.detail, p.get_it)
+        for group, p in parts
+    ]
+    show_table(
+        ("group", "part", "", "details", "how to get it"),
+        rows,
+        styles={"live": "green", "missing": "yellow"},
+    )
+
+
+def _part_json(group: str, part: "SystemPart") -> dict[str, object]:
+    return {
+        "group": group,
+        "name": part.name,
+        "live": part.live,
+        "detail": part.detail,
+        "get_it": part.get_it,
+    }
 
 
 def _check(config_file: Path, overrides: list[str]) -> None:
@@ -85,10 +103,11 @@ def _check(config_file: Path, overrides: list[str]) -> None:
     from agentrl.run.build import build_env_factory  # not before: it takes a second
 
     build_env_factory(config)
-    show_text(f"{config_file}: this machine meets all requirements")
 
 
-def _try_device(device: str, minutes: float, only: tuple[str, ...], file: Path) -> None:
+def _try_device(
+    device: str, minutes: float, only: tuple[str, ...], file: Path, *, as_json: bool
+) -> None:
     """Run the checks on a device, and exit with 1 if one has failed or all were skipped."""
     from agentrl.selfcheck.catalogue import choose_checks
     from agentrl.selfcheck.runner import choose_device, run_checks
@@ -96,7 +115,7 @@ def _try_device(device: str, minutes: float, only: tuple[str, ...], file: Path) 
     if not 0 < minutes < float("inf"):
         raise ConfigError(f"--minutes is {minutes:g}; give a number above 0, such as 5")
     checks = choose_checks(only)
-    check_writable(file, "--json")
+    check_writable(file, "--report")
     device_name, no_gpu = choose_device(device)
     if no_gpu:
         show_text(f"the checks run on the CPU: {no_gpu}")
@@ -107,6 +126,8 @@ def _try_device(device: str, minutes: float, only: tuple[str, ...], file: Path) 
     except KeyboardInterrupt:
         show_text(f"interrupted; the report has the checks that ended before: {file}")
         raise
+    if as_json:
+        show_json(report.to_json())
     show_text(
         f"{report.count('passed')} passed, {report.count('failed')} failed, "
         f"{report.count('skipped')} skipped on {report.device}; report: {file}"
@@ -119,9 +140,6 @@ def _try_device(device: str, minutes: float, only: tuple[str, ...], file: Path) 
 
 
 def _show_result(result: "CheckResult") -> None:
-    line = Text.assemble(
-        (f"{result.status:8}", STYLES[result.status]),
-        f"{result.name:15} {result.seconds:5.1f} s",
-        f"  {result.reason}" if result.reason else "",
-    )
-    out.print(line)
+    status = out.paint(f"{result.status:8}", STYLES[result.status])
+    reason = f"  {result.reason}" if result.reason else ""
+    show_text(f"{status}{result.name:15} {result.seconds:5.1f} s{reason}")

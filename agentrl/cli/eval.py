@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from agentrl.cli.arguments import Overrides, check_writable
-from agentrl.cli.console import err, show_table, show_text
+from agentrl.cli.arguments import JsonFlag, Overrides
+from agentrl.cli.console import err, show_json, show_table, show_text
 from agentrl.cli.progress import watch
 from agentrl.errors import ConfigError
 
@@ -27,7 +27,7 @@ def evaluate(
     resume: Annotated[
         bool,
         typer.Option(
-            "--resume", help="Play only the episodes that are missing or failed in --out."
+            show_default=False, help="Play only the episodes that are missing or failed in --out."
         ),
     ] = False,
     endpoint: Annotated[
@@ -51,17 +51,12 @@ def evaluate(
             ),
         ),
     ] = None,
-    json: Annotated[
-        Path | None,
-        typer.Option("--json", help="Also write the full report to this file, as JSON."),
-    ] = None,
+    as_json: JsonFlag = False,
 ) -> None:
     """Evaluate a policy on held-out tasks."""
     from agentrl.config.load import load_config
-    from agentrl.runtime.atomic_files import write_json
     from agentrl.runtime.http_endpoint import HttpEndpoint
 
-    check_writable(json, "--json")
     http_endpoint = None
     if endpoint is not None or model is not None:
         http_endpoint = HttpEndpoint(url=endpoint or "", model=model or "")
@@ -72,7 +67,7 @@ def evaluate(
     elif not target.exists() and target.suffix not in {".yaml", ".yml"}:
         raise _no_target(target)
     config = load_config(target, overrides or ())
-    with watch(err) as progress:
+    with watch() as progress:
         progress.say(f"{config.env.id}, {config.evaluate.tasks} held-out tasks")
         from agentrl.evaluation.report import HEADINGS
         from agentrl.run import evaluate  # after the line: it takes seconds
@@ -86,15 +81,16 @@ def evaluate(
             endpoint=http_endpoint,
             player=player,
         )
-    show_table(HEADINGS, report.rows())
+    if as_json:
+        show_json(report.to_json())
+    else:
+        show_table(HEADINGS, report.rows())
     if cut := report.overall.outcomes.get("truncated_tokens", 0):
         show_text(
             f"{cut} trajectories were truncated by the context limit; raise engine.context_tokens "
             f"({config.engine.context_tokens}) to let them finish",
             err,
         )
-    if json is not None:
-        write_json(json, report.to_json())
 
 
 def checkpoint_of(run: Path, named: Path | None) -> Path:

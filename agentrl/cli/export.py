@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from agentrl.cli.console import err, out
+from agentrl.cli.console import err, show_text
 
 
 def export(
@@ -33,7 +33,7 @@ def export(
         typer.Option("--filter", help="Condition, such as reward>=0.5; repeat to require several."),
     ] = None,
     tokens: Annotated[
-        bool, typer.Option("--tokens", help="Include token ids, masks, and log-probs.")
+        bool, typer.Option(show_default=False, help="Include token ids, masks, and log-probs.")
     ] = False,
 ) -> None:
     """Export the trajectories of a run to a portable format."""
@@ -41,14 +41,12 @@ def export(
 
     folder = output or Path(f"{run.resolve().name}.{to}")
     result = write(run, folder, to=to, split=split, filters=filters or (), tokens=tokens)
-    out.print(f"exported {result.written} trajectories to {folder}", markup=False)
+    show_text(f"exported {result.written} trajectories to {folder}")
     if result.left_out:
-        err.print(
-            f"{result.left_out} were left out: filtered, or not representable as {to}", markup=False
-        )
+        show_text(f"{result.left_out} were left out: filtered, or not representable as {to}", err)
     if result.pruned_groups:
-        err.print(
+        show_text(
             f"{result.pruned_groups} groups could not be exported: the run deleted their tokens "
             "after training; set store.keep=all to keep them in future runs",
-            markup=False,
+            err,
         )

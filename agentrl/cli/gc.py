@@ -4,7 +4,8 @@ from typing import Annotated
 
 import typer
 
-from agentrl.cli.console import err, out, show_table
+from agentrl.cli.arguments import JsonFlag
+from agentrl.cli.console import err, show_json, show_table, show_text
 
 _WORDS = {"found": "would be removed", "removed": "removed", "kept": "kept", "failed": "LEFT"}
 
@@ -12,11 +13,18 @@ _WORDS = {"found": "would be removed", "removed": "removed", "kept": "kept", "fa
 def gc(
     *,
     dry_run: Annotated[
-        bool, typer.Option(help="List what would be removed without removing it.")
+        bool,
+        typer.Option(show_default=False, help="List what would be removed without removing it."),
     ] = False,
     everything: Annotated[
-        bool, typer.Option("--all", help="Also remove resources whose owner is unknown.")
+        bool,
+        typer.Option(
+            "--all/--no-all",
+            show_default=False,
+            help="Also remove resources whose owner is unknown.",
+        ),
     ] = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Remove what killed processes left: containers, processes, cgroups, directories.
 
@@ -25,17 +33,20 @@ def gc(
     from agentrl.runtime.leftovers import collect
 
     leftovers = list(collect(dry_run=dry_run, unknown_too=everything))
-    if not leftovers:
-        out.print("nothing to clean up")
-        return
-    show_table(
-        ("kind", "name", "made by", "", ""),
-        [(f.kind, f.name, f.owner, _WORDS[f.outcome], f.detail) for f in leftovers],
-    )
+    if as_json:
+        show_json(leftovers)
+    elif not leftovers:
+        show_text("nothing to clean up")
+    else:
+        show_table(
+            ("kind", "name", "made by", "", ""),
+            [(f.kind, f.name, f.owner, _WORDS[f.outcome], f.detail) for f in leftovers],
+        )
     if any(f.outcome == "kept" for f in leftovers):
-        err.print("--all also removes what was kept; first make sure that it is not in use")
+        show_text("--all also removes what was kept; first make sure that it is not in use", err)
     if failed := sum(f.outcome == "failed" for f in leftovers):
-        err.print(
-            f"{failed} could not be removed or inspected; fix the cause and run agentrl gc again"
+        show_text(
+            f"{failed} could not be removed or inspected; fix the cause and run agentrl gc again",
+            err,
         )
         raise typer.Exit(1)

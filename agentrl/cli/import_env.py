@@ -7,13 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-import yaml
 
-from agentrl.cli.arguments import EnvKwargs, check_writable, parse_env_kwargs
-from agentrl.cli.console import err, show_text
+from agentrl.cli.arguments import EnvKwargs, JsonFlag, check_writable, parse_env_kwargs
+from agentrl.cli.console import err, show_json, show_text
 from agentrl.errors import ConfigError
-from agentrl.runtime.atomic_files import write_text
-from agentrl.runtime.imports import import_callable
 
 if TYPE_CHECKING:
     from agentrl.registry import EnvKind
@@ -42,6 +39,7 @@ def import_env(
     write: Annotated[
         Path | None, typer.Option(help="Write a config that trains on it to this file.")
     ] = None,
+    as_json: JsonFlag = False,
 ) -> None:
     """Show the tasks, tools and rewards of something from elsewhere, by playing it."""
     from agentrl.registry import kinds, make
@@ -58,8 +56,13 @@ def import_env(
     env = make(id, **settings)
     check_needs(config, getattr(env, "needs", ()))
     preview = asyncio.run(preview_env(env, episodes=episodes, max_turns=max_turns))
-    show_text("\n".join(describe(id, preview)))
+    if as_json:
+        show_json(to_json(id, preview))
+    else:
+        show_text("\n".join(describe(id, preview)))
     if write is not None:
+        from agentrl.runtime.atomic_files import write_text
+
         write_text(write, format_config(id, settings, preview))
         show_text(f"wrote {write}; next: agentrl train {write}")
     if fault := preview.find_fault():
@@ -78,6 +81,8 @@ def find_env_id(what: str, kind: str | None, kinds: "Mapping[str, EnvKind]") -> 
         return f"{kind}:{what}"
     if what.partition(":")[0] in kinds:
         return what
+    from agentrl.runtime.imports import import_callable
+
     matches = [
         one.name
         for one in kinds.values()
@@ -99,6 +104,20 @@ def find_env_id(what: str, kind: str | None, kinds: "Mapping[str, EnvKind]") -> 
             f"or check the path ({error})"
         ) from error
     return what
+
+
+def to_json(id: str, preview: "EnvPreview") -> dict[str, Any]:
+    """Return what was found out about an environment as plain values."""
+    return {
+        "id": id,
+        "tasks": dict(preview.task_counts),
+        "opening": [{"role": one.role, "text": one.text} for one in preview.opening],
+        "answer": preview.example.answer,
+        "tools": list(preview.tools),
+        "idle_rewards": preview.idle_rewards,
+        "gold_rewards": preview.gold_rewards,
+        "fault": preview.find_fault() or None,
+    }
 
 
 def describe(id: str, preview: "EnvPreview") -> Iterator[str]:
@@ -131,6 +150,8 @@ def format_config(id: str, settings: Mapping[str, Any], preview: "EnvPreview") -
 
     With a gold player it begins with a new small model that is shown how it is done.
     """
+    import yaml
+
     env: dict[str, Any] = {"id": id, **({"kwargs": dict(settings)} if settings else {})}
     name = "".join(c if c.isalnum() or c in "-_" else "-" for c in id).strip("-")[:40]
     config: dict[str, Any] = {

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agentrl.cli.console import err, show_table, show_text
+from agentrl.cli.arguments import JsonFlag
+from agentrl.cli.console import err, show_json, show_table, show_text
 from agentrl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -49,10 +50,24 @@ def get(
 
 
 @app.command("list")
-def show() -> None:
+def show(*, as_json: JsonFlag = False) -> None:
     """List the packaged models and where each one is."""
-    from agentrl.models.catalogue import MODELS
+    from agentrl.models.catalogue import MODELS, models_folder
 
+    if as_json:
+        places = {name: models_folder() / name for name in MODELS}
+        show_json(
+            [
+                {
+                    "name": model.name,
+                    "license": model.license,
+                    "folder": place if (place := places[model.name]).is_dir() else None,
+                    "get_it": None if place.is_dir() else _standing(model),
+                }
+                for model in MODELS.values()
+            ]
+        )
+        return
     rows = [(model.name, model.license, _standing(model)) for model in MODELS.values()]
     show_table(("name", "license", "location, or how to get it"), rows)
 

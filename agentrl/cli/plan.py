@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agentrl.cli.arguments import ConfigFile, Overrides
-from agentrl.cli.console import err, out, show_table, show_text
+from agentrl.cli.arguments import ConfigFile, JsonFlag, Overrides
+from agentrl.cli.console import err, show_json, show_table, show_text
 from agentrl.cli.trace import find_trace
 from agentrl.errors import ConfigError
 
@@ -28,7 +28,7 @@ def plan(
     trace: Annotated[
         str, typer.Option(help="Trace of trajectories to plan with: a file, or a synthetic one.")
     ] = "agentic",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Forecast memory, speed, and schedule of a run from its config alone. Exits 2 if it cannot
     fit."""
@@ -46,7 +46,7 @@ def plan(
     result = plan_run(loaded, shape, place, played)
     changes = suggest_changes(loaded, shape, place, played) if result.faults else None
     if as_json:
-        show_text(json.dumps(to_json(result, changes), indent=2))
+        show_json(to_json(result, changes))
     else:
         _show(result)
     if result.faults:
@@ -64,14 +64,14 @@ def _show(plan: "RunPlan") -> None:
     )
 
     show_table(("memory", "of", "bytes"), memory_rows(plan), title=title_of(plan))
-    out.print()
+    show_text()
     show_table(("speed", "of", "by roofline"), speed_rows(plan))
     if plan.modes:
-        out.print()
+        show_text()
         show_table(
             MODE_HEADINGS, mode_rows(plan), title="schedule in virtual time (* the config's)"
         )
-        out.print()
+        show_text()
         show_text("to change")
         for line in advice_lines(plan):
             show_text(f"  {line}")

@@ -4,20 +4,14 @@ import threading
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING
 
-from rich import progress as rich_progress
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-
-from agentrl.cli.console import show_text
+from agentrl.cli.console import OutputStream, err, show_text
 from agentrl.runtime.progress import NOTHING, ProgressPhase, RunProgress
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
 
 SHOWN: Mapping[str, str] = {
     "reward/mean": "reward",
@@ -38,12 +32,12 @@ FIRST_SIGN_S = 10.0
 
 
 @contextmanager
-def watch(console: Console) -> Generator[RunProgress]:
-    """Show progress on a console, as bars if it is a terminal; what is open ends with the block."""
-    if not console.is_terminal:
-        yield PlainProgress(lambda line: show_text(line, console))
+def watch(stream: OutputStream = err) -> Generator[RunProgress]:
+    """Show progress on a stream, as bars if it is a terminal; what is open ends with the block."""
+    if not stream.is_terminal:
+        yield PlainProgress(lambda line: show_text(line, stream))
         return
-    progress = RichProgress(console)
+    progress = RichProgress(stream.open_console())
     with progress.bars:
         yield progress
 
@@ -51,8 +45,17 @@ def watch(console: Console) -> Generator[RunProgress]:
 class RichProgress:
     """One line per phase with bar, figures, elapsed time and time to go, within `bars`."""
 
-    def __init__(self, console: Console) -> None:
-        self.bars = rich_progress.Progress(
+    def __init__(self, console: "Console") -> None:
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+
+        self.bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
@@ -74,11 +77,11 @@ class RichProgress:
 
     def say(self, text: str) -> None:
         """Print a line above the bars."""
-        show_text(text, self.bars.console)
+        self.bars.console.print(text, markup=False, highlight=False)
 
 
 class _Bar:
-    def __init__(self, bars: rich_progress.Progress, task: TaskID) -> None:
+    def __init__(self, bars: "Progress", task: "TaskID") -> None:
         self._bars, self._task, self._words = bars, task, ""
 
     def advance(self, amount: int = 1, figures: Mapping[str, float] = NOTHING) -> None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from agentrl.cli.arguments import EnvKwargs, parse_env_kwargs
-from agentrl.cli.console import err, out
+from agentrl.cli.arguments import EnvId, EnvKwargs, parse_env_kwargs
+from agentrl.cli.console import err, show_text
 from agentrl.cli.progress import watch
 
 if TYPE_CHECKING:
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
 
 def record(
-    id: Annotated[
-        str, typer.Argument(metavar="ID", help="Registered environment id, or module:Class.")
-    ],
+    id: EnvId,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="JSONL file to write.")],
     *,
     kwargs: EnvKwargs = "{}",
@@ -53,7 +51,7 @@ def record(
     terminal: Annotated[
         bool,
         typer.Option(
-            "--terminal",
+            show_default=False,
             help="Type tool calls in the terminal even if the environment has a desktop.",
         ),
     ] = False,
@@ -68,7 +66,7 @@ def record(
         count = asyncio.run(_record_human(make_env(), train_tasks, file, at=at, terminal=terminal))
     else:
         count = asyncio.run(_record_gold(make_env, train_tasks, file, concurrency=concurrency))
-    out.print(f"wrote {count} recordings to {file}", markup=False)
+    show_text(f"wrote {count} recordings to {file}")
 
 
 async def _record_gold(
@@ -82,7 +80,7 @@ async def _record_gold(
     from agentrl.rollout.demonstrations import PlannedDemonstration, demonstrate
     from agentrl.runtime.scope import run_scope
 
-    with watch(err) as progress, progress.phase("record", total=len(tasks)) as bar:
+    with watch() as progress, progress.phase("record", total=len(tasks)) as bar:
         async with run_scope():
             episodes = await demonstrate(
                 make_env,
@@ -110,26 +108,24 @@ async def _record_human(
     from agentrl.learn.recording import append_recording, recording_of
     from agentrl.runtime.scope import run_scope
 
-    typed = TerminalPlayer(
-        partial(asyncio.to_thread, input, "> "), partial(out.print, markup=False)
-    )
+    typed = TerminalPlayer(partial(asyncio.to_thread, input, "> "), show_text)
     count = 0
     async with run_scope():
         try:
             seat = typed if terminal or not isinstance(env, HumanPlayable) else env.seat(at=at)
             async with seat as place:
-                out.print(place.invitation, markup=False)
+                show_text(place.invitation)
                 for task in tasks:
                     try:
                         episode = await play(env, task, place.act, wants_places=True)
                     except (EnvError, TaskSkipped) as why:
-                        err.print(f"not recorded: {why}", markup=False)
+                        show_text(f"not recorded: {why}", err)
                         continue
                     except PlayerLeft:
                         break
                     append_recording(file, recording_of(episode, player="human"))
                     count += 1
-                    out.print(f"recorded, reward {episode.reward:g}", markup=False)
+                    show_text(f"recorded, reward {episode.reward:g}")
         finally:
             await env.close()
     return count

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from agentrl.cli.arguments import Overrides
-from agentrl.cli.console import err, out, show_table
+from agentrl.cli.arguments import JsonFlag, Overrides
+from agentrl.cli.console import show_json, show_table, show_text
 from agentrl.cli.progress import watch
 
 if TYPE_CHECKING:
@@ -44,16 +44,13 @@ def reverify(
     show: Annotated[
         int, typer.Option(min=0, help="Number of trajectories to list of each kind.")
     ] = 10,
-    json: Annotated[
-        Path | None, typer.Option("--json", help="Also write the new report to this file, as JSON.")
-    ] = None,
+    as_json: JsonFlag = False,
 ) -> None:
     """Re-score stored trajectories with the current verifier, without running the policy."""
     from agentrl.evaluation.report import HEADINGS
     from agentrl.run.reverify import reverify as score_again
-    from agentrl.runtime.atomic_files import write_json
 
-    with watch(err) as progress:
+    with watch() as progress:
         report = score_again(
             folder,
             overrides or (),
@@ -62,10 +59,13 @@ def reverify(
             limit=limit,
             progress=progress,
         )
+    if as_json:
+        show_json(report.to_json())
+        return
     comparison = report.comparison()
     if comparison is not None:
         show_table(HEADINGS, comparison.rows())
-        out.print()
+        show_text()
     every = len(report.found)
     rows = [(name, str(count), f"{count / every:.1%}") for name, count in report.verdicts.items()]
     left_out = {"groups pruned": report.pruned, "not among the current tasks": report.other_tasks}
@@ -73,11 +73,9 @@ def reverify(
     show_table(("trajectories", "count", "share"), rows)
     for title, kind in (("changed", report.changed), ("no score now", report.unknown)):
         if kind and show:
-            out.print()
+            show_text()
             listed = islice(kind, show)
             show_table((title, "sample", "was", "is", "why"), map(_row, listed))
-    if json is not None:
-        write_json(json, report.to_json())
 
 
 def _row(one: "RescoreResult") -> tuple[str, ...]:

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agentrl.cli.arguments import Overrides
-from agentrl.cli.console import err, out, show_table
+from agentrl.cli.arguments import JsonFlag, Overrides
+from agentrl.cli.console import err, show_json, show_table, show_text
 from agentrl.cli.progress import watch
 from agentrl.cli.trace import find_trace
 
 if TYPE_CHECKING:
+    from agentrl.simulate.provision import ProvisionPlan
     from agentrl.simulate.study import StudyResult, StudySetting
 
 
@@ -42,25 +43,41 @@ def simulate(
         bool,
         typer.Option(help="Search for the best concurrency, over-provisioning, and staleness."),
     ] = True,
+    as_json: JsonFlag = False,
 ) -> None:
     """Simulate the rollout schedule of a run: sync, partial, and async against the ideal."""
     from agentrl.runtime.atomic_files import write_text
     from agentrl.simulate import study, timeline
+    from agentrl.simulate.provision import plan_capacity
 
     setting = _setting(target, overrides or (), trace, steps, train_s, failures)
     results = study.compare(setting)
     sync = results[0].per_s
-    rows = [_row(one, sync) for one in results]
-    ideal = ("ideal", f"{results[0].ideal_per_s:.3f}", "", "100%", *[""] * 6)
-    show_table(HEADINGS, [*rows, ideal], title=_title(setting))
-    for one in results:
-        out.print(f"\n{one.setting.policy.mode}\n{timeline.text(one.timeline)}", markup=False)
     if picture is not None:
         write_text(picture, timeline.picture(results))
-        err.print(f"written to {picture}", markup=False)
-    if recommend:
-        _recommend(setting)
-        _capacity(setting)
+        show_text(f"written to {picture}", err)
+    if not as_json:
+        rows = [_row(one, sync) for one in results]
+        ideal = ("ideal", f"{results[0].ideal_per_s:.3f}", "", "100%", *[""] * 6)
+        show_table(HEADINGS, [*rows, ideal], title=_title(setting))
+        for one in results:
+            show_text(f"\n{one.setting.policy.mode}\n{timeline.text(one.timeline)}")
+    best = _search(setting) if recommend else []
+    capacity = list(plan_capacity(setting)) if recommend and setting.train_s else []
+    if as_json:
+        show_json(
+            {
+                "ideal_per_s": results[0].ideal_per_s,
+                "modes": [_result_json(one) for one in results],
+                "recommended": [_recommended_json(one) for one in best],
+                "capacity": capacity,
+            }
+        )
+        return
+    if best:
+        _show_recommended(best)
+    if capacity:
+        _show_capacity(setting, capacity)
 
 
 HEADINGS = (
@@ -90,6 +107,31 @@ def _row(one: "StudyResult", sync_per_s: float) -> tuple[str, ...]:
         str(one.age_max),
         str(one.retried),
     )
+
+
+def _result_json(one: "StudyResult") -> dict[str, object]:
+    return {
+        "mode": one.setting.policy.mode,
+        "trajectories_per_s": one.per_s,
+        "engine_busy": one.engine_busy,
+        "env_busy": one.env_busy,
+        "env_held": one.env_held,
+        "age_mean": one.age_mean,
+        "age_max": one.age_max,
+        "retried": one.retried,
+    }
+
+
+def _recommended_json(one: "StudyResult") -> dict[str, object]:
+    policy = one.setting.policy
+    return {
+        "mode": policy.mode,
+        "concurrency": policy.concurrency,
+        "over_provision": policy.over_provision,
+        "max_staleness": policy.max_staleness,
+        "trajectories_per_s": one.per_s,
+        "engine_busy": one.engine_busy,
+    }
 
 
 def _title(setting: "StudySetting") -> str:
@@ -138,39 +180,41 @@ def _setting(
     )
 
 
-def _recommend(setting: "StudySetting") -> None:
+def _search(setting: "StudySetting") -> "list[StudyResult]":
+    """Return the best setting of each mode that can be set."""
     from agentrl.simulate import recommend
 
     grid = recommend.grid_around(setting)
     total = sum(1 for _ in recommend.settings(setting, grid))
-    with watch(err) as progress, progress.phase("search", total=total) as bar:
+    with watch() as progress, progress.phase("search", total=total) as bar:
         results = recommend.search(setting, grid, lambda: bar.advance(1))
+    return [recommend.recommend(results, mode) for mode in ("partial", "async")]
+
+
+def _show_recommended(results: "Sequence[StudyResult]") -> None:
     rows: list[tuple[str, ...]] = []
-    for mode in ("partial", "async"):
-        best = recommend.recommend(results, mode)
-        policy = best.setting.policy
+    for one in results:
+        policy = one.setting.policy
         knob = f"max_staleness: {policy.max_staleness}"
-        if mode == "partial":
+        if policy.mode == "partial":
             knob = f"over_provision: {policy.over_provision:g}"
-        figures = (f"{best.per_s:.3f}", f"{best.engine_busy:.1%}")
-        rows.append((mode, str(policy.concurrency), knob, *figures))
-    out.print()
+        figures = (f"{one.per_s:.3f}", f"{one.engine_busy:.1%}")
+        rows.append((policy.mode, str(policy.concurrency), knob, *figures))
+    show_text()
     show_table(
         ("mode", "concurrency", "", "trajectories/s", "engine busy"), rows, title="recommended"
     )
 
 
-def _capacity(setting: "StudySetting") -> None:
+def _show_capacity(setting: "StudySetting", capacity: "Sequence[ProvisionPlan]") -> None:
     """Show how many engines and environments keep the trainer busy at each staleness."""
-    from agentrl.simulate.provision import HEADROOM, plan_capacity
+    from agentrl.simulate.provision import HEADROOM
 
-    if not setting.train_s:
-        return
     rows = [
         (str(one.max_staleness), f"{one.needed_per_s:.3f}", _count(one.engines), _count(one.envs))
-        for one in plan_capacity(setting)
+        for one in capacity
     ]
-    out.print()
+    show_text()
     show_table(
         ("staleness", "trajectories/s", f"engines of {setting.speed.slots} slots", "environments"),
         rows,

@@ -5,10 +5,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agentrl.cli.console import err, show_table
+from agentrl.cli.arguments import JsonFlag
+from agentrl.cli.console import err, show_json, show_table, show_text
 
 if TYPE_CHECKING:
     from agentrl.metrics.latency_trace import LatencyTrace
+
+QUANTILES = {"least": 0.0, "median": 0.5, "90 %": 0.9, "99 %": 0.99, "most": 1.0}
 
 app = typer.Typer(help="Record and inspect latency traces of trajectories, for `agentrl simulate`.")
 
@@ -32,7 +35,7 @@ def record(
     trace = read_trace(run / FILE, name=run.resolve().name)
     output = output or Path(f"{trace.name}.trace.jsonl")
     write_trace(output, trace)
-    err.print(f"wrote {len(trace.trajectories)} trajectories to {output}", markup=False)
+    show_text(f"wrote {len(trace.trajectories)} trajectories to {output}", err)
 
 
 @app.command("show")
@@ -43,6 +46,8 @@ def show(
             metavar="TRACE", help="Trace file, or synthetic trace: lognormal, bimodal, agentic."
         ),
     ],
+    *,
+    as_json: JsonFlag = False,
 ) -> None:
     """Print latency and length statistics of a trace."""
     from agentrl.metrics.latency_trace import quantile
@@ -56,12 +61,23 @@ def show(
         "environment, s": [cost.env_s for cost in costs],
         "one step, s": [turn.step_s for cost in costs for turn in cost.turns],
     }
-    rows = [
-        (name, *(f"{quantile(values, q):.4g}" for q in (0, 0.5, 0.9, 0.99, 1)))
+    quantiles = {
+        name: {heading: quantile(values, q) for heading, q in QUANTILES.items()}
         for name, values in figures.items()
-    ]
+    }
+    if as_json:
+        show_json(
+            {
+                "name": read.name,
+                "trajectories": len(costs),
+                "failure_rate": read.failure_rate,
+                "quantiles": quantiles,
+            }
+        )
+        return
+    rows = [(name, *(f"{v:.4g}" for v in values.values())) for name, values in quantiles.items()]
     title = f"{read.name}: {len(costs)} trajectories, {read.failure_rate:.1%} of attempts failed"
-    show_table(("", "least", "median", "90 %", "99 %", "most"), rows, title=title)
+    show_table(("", *QUANTILES), rows, title=title)
 
 
 def find_trace(name: str) -> "LatencyTrace":

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agentrl.cli.arguments import ConfigFile, Overrides
-from agentrl.cli.console import err, out, show_table, show_text
+from agentrl.cli.arguments import ConfigFile, JsonFlag, Overrides
+from agentrl.cli.console import err, show_json, show_table, show_text
 from agentrl.cli.progress import watch
 from agentrl.runtime.torchrun import TorchrunLaunch
 
@@ -25,18 +25,19 @@ def train(
     overrides: Overrides = None,
     *,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Resume from the newest checkpoint of the run.")
+        bool, typer.Option(show_default=False, help="Resume from the newest checkpoint of the run.")
     ] = False,
     cut_damaged: Annotated[
         bool,
         typer.Option(
-            "--cut-damaged",
+            show_default=False,
             help=(
                 "With --resume: discard everything after the first damaged record in the run's "
                 "store."
             ),
         ),
     ] = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Train a policy, and evaluate it on held-out tasks before and after.
 
@@ -54,7 +55,7 @@ def train(
     config = load_config(config_file, overrides or ())
     folder = config.run.folder / config.run.name
     try:
-        with _sigterm_as_ctrl_c(), watch(err) as progress:
+        with _sigterm_as_ctrl_c(), watch() as progress:
             progress.say(f"{config.env.id}, {config.run.steps} steps, in {folder}")
             check_training(config, say=lambda _: None)  # `train` does so too, seconds later
             from agentrl.run import train
@@ -65,9 +66,12 @@ def train(
         if launch is None:
             words = [program(), "train", str(config_file), *(overrides or ()), "--resume"]
             command = shlex.join(words)
-        err.print(f"stopped; to resume {folder}, run {command}", markup=False, soft_wrap=True)
+        show_text(f"stopped; to resume {folder}, run {command}", err)
         raise typer.Exit(130) from None
-    show(result)
+    if as_json:
+        show_json(result)
+    else:
+        show(result)
 
 
 @contextmanager
@@ -94,7 +98,7 @@ def show(result: "TrainingResult") -> None:
     rows = [("before", *_cells(result.before)), ("after", *_cells(result.after))]
     headings = ("", "pass@1", "interval", "tasks")
     show_table(headings, rows, title=f"held-out tasks, {result.steps} steps")
-    out.print(", ".join(f"{phase} {s:.1f} s" for phase, s in result.seconds.items()), markup=False)
+    show_text(", ".join(f"{phase} {s:.1f} s" for phase, s in result.seconds.items()))
     if words := _reward_curve(result.folder):
         show_text(words)
     show_text(f"open the viewer: {shlex.join([program(), 'view', str(result.folder)])}")

@@ -36,7 +36,7 @@ def view(
     serve: Annotated[
         bool,
         typer.Option(
-            "--serve",
+            show_default=False,
             help="Serve the page over HTTP and update it live, instead of writing a file.",
         ),
     ] = False,
@@ -72,7 +72,7 @@ def view(
             ) from error
         finally:
             unfinished.unlink(missing_ok=True)
-    err.print(f"wrote {output}, {output.stat().st_size / 2**20:.1f} MiB", markup=False)
+    show_text(f"wrote {output}, {output.stat().st_size / 2**20:.1f} MiB", err)
     if opens:
         webbrowser.open(output.resolve().as_uri())
 

@@ -1,7 +1,7 @@
 """`agentrl warmstart`."""
 
 from agentrl.cli.arguments import ConfigFile, Overrides
-from agentrl.cli.console import err, out
+from agentrl.cli.console import show_text
 from agentrl.cli.progress import watch
 
 
@@ -11,6 +11,6 @@ def warmstart(config_file: ConfigFile, overrides: Overrides = None) -> None:
     from agentrl.run import train
 
     config = load_config(config_file, overrides or ())
-    with watch(err) as progress:
+    with watch() as progress:
         folder = train.warmstart(config, progress=progress)
-    out.print(f"the policy is in {folder}; train from it with policy.path={folder}", markup=False)
+    show_text(f"the policy is in {folder}; train from it with policy.path={folder}")

@@ -81,6 +81,26 @@ def rows(slot: MethodSlot, *, mark: str = "") -> list[tuple[str, ...]]:
     ]
 
 
+def to_json(slot: MethodSlot) -> list[dict[str, Any]]:
+    """Return the methods of a slot as plain values."""
+    return [
+        {
+            "slot": slot.key,
+            "name": name,
+            "default": name == slot.default,
+            "description": " ".join((method.section.__doc__ or "").split()),
+            "keys": {
+                key.name: {"type": key.wants, "default": key.default, "meaning": key.doc}
+                for key in knobs(method.section)
+            },
+            "needs": list(_needs(method, "")),
+            "source": method.source,
+        }
+        for method in slot.methods
+        if (name := method_of(method.section))
+    ]
+
+
 def knobs(section: type[ConfigSection]) -> list[ConfigKey]:
     """Return the keys of a method, without the `name` that chose it."""
     return [key for key in iter_own_keys(section) if key.name != "name"]

@@ -132,7 +132,7 @@ def _write_report(file: Path, report: SelfCheckReport) -> None:
         make_room = "make room, or " if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
         raise ConfigError(
             f"the report {file} cannot be written: {error.strerror or error}; {make_room}give "
-            "another file as --json"
+            "another file as --report"
         ) from error
 
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from agentrl.cli.console import err, out
+from agentrl.cli.console import err, show_text
 from agentrl_sandbox.image import Base, build
 from agentrl_sandbox.recipe import RECIPES, Kind
 
@@ -45,7 +45,7 @@ def build_image(
     mirror: Annotated[str, typer.Option(help="Debian mirror for bootstrap.")] = "",
 ) -> None:
     """Build an image into the Docker engine."""
-    tag = build(base, tag, kind=kind, mirror=mirror, say=lambda line: err.print(line, markup=False))
+    tag = build(base, tag, kind=kind, mirror=mirror, say=lambda line: show_text(line, err))
     uses = {"sandbox": "sandbox.backend: docker", "desktop": "desktop: {backend: docker}"}
     suffix = "" if tag == RECIPES[kind].tag else f" and {RECIPES[kind].setting}: {tag}"
-    out.print(f"built {tag}; use it with {uses[kind]}{suffix}", markup=False)
+    show_text(f"built {tag}; use it with {uses[kind]}{suffix}")
