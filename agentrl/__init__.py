@@ -9,22 +9,30 @@ Three things to do with it: `register` a tool environment, `train` an agent from
 Importing this package is light: what needs torch or transformers is imported when it is used.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+import sys
 
-from agentrl import rewards
-from agentrl.authoring.task_choice import sample_pairs
-from agentrl.env import Action, Env, Observation, call, say
-from agentrl.errors import ConfigError, ToolError
-from agentrl.message import Image, Message, ToolCall
-from agentrl.registry import make, register, register_tool_env, registry, spec
-from agentrl.runtime.distribution import __version__ as __version__
-from agentrl.task import Split, Task
-from agentrl.tool import ToolContext, tool
+try:
+    from importlib import import_module
+    from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from agentrl.run.evaluate import evaluate
-    from agentrl.run.train import train
+    from agentrl import rewards
+    from agentrl.authoring.task_choice import sample_pairs
+    from agentrl.env import Action, Env, Observation, call, say
+    from agentrl.errors import ConfigError, ToolError
+    from agentrl.message import Image, Message, ToolCall
+    from agentrl.registry import make, register, register_tool_env, registry, spec
+    from agentrl.runtime.distribution import __version__ as __version__
+    from agentrl.task import Split, Task
+    from agentrl.tool import ToolContext, tool
+
+    if TYPE_CHECKING:
+        from agentrl.run.evaluate import evaluate
+        from agentrl.run.train import train
+except KeyboardInterrupt:
+    # The command line catches Ctrl-C once this package is imported, and it takes a while.
+    if sys.argv[0].rpartition("/")[2] in ("agentrl", "-m"):
+        raise SystemExit(130) from None
+    raise
 
 __all__ = [
     "Action",

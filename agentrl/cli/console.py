@@ -150,7 +150,8 @@ def reserve_stdout() -> Generator[None]:
     except (OSError, ValueError):  # what a test has put there
         number = None
     kept = None if number is None else os.dup(number)
-    _json_file = stdout if kept is None else open(kept, "w", encoding="utf-8")  # noqa: SIM115
+    json_file = stdout if kept is None else open(kept, "w", encoding="utf-8")  # noqa: SIM115
+    _json_file = json_file
     if number is not None:
         os.dup2(sys.stderr.fileno(), number)
     sys.stdout = sys.stderr
@@ -160,7 +161,7 @@ def reserve_stdout() -> Generator[None]:
         sys.stdout = stdout
         if kept is not None and number is not None:
             os.dup2(kept, number)
-            _json_file.close()
+            json_file.close()
         _json_file = None
 
 

@@ -1,6 +1,7 @@
 """Explanations of config keys: of one in a terminal, of all in `docs/configuration.md`."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from agentrl.config.problem import unknown_key
 from agentrl.config.run import RunConfig
@@ -9,10 +10,28 @@ from agentrl.config.section import ConfigSection
 from agentrl.errors import ConfigError
 
 
+COMMON_KEYS = (
+    "env.id",
+    "policy.path",
+    "run.name",
+    "run.steps",
+    "rollout.tasks_per_step",
+    "rollout.group_size",
+    "sampling.max_turn_tokens",
+    "engine.context_tokens",
+    "learn.optimizer.learning_rate",
+    "evaluate.tasks",
+)
+"""Keys that most configs set; README.md has them, too."""
+
+
 def explain(key: str = "") -> str:
     """Describe a key, or a section as a table; "" is the whole config. `ConfigError` for none."""
     if not key:
-        return "\n".join([_join_doc(RunConfig), "", *_format_table(iter_own_keys(RunConfig))])
+        common = [found for path in COMMON_KEYS for found in lookup(RunConfig, path)]
+        lines = ["The keys that most people change:", "", *_format_table(common), ""]
+        lines += [_join_doc(RunConfig), "", *_format_table(iter_own_keys(RunConfig))]
+        return "\n".join(lines)
     matches = lookup(RunConfig, key)
     if not matches:
         raise ConfigError(_describe_unknown(key))
@@ -24,6 +43,24 @@ def explain(key: str = "") -> str:
         key + (f" (of {', '.join(names)})" if any(names) else "") + f"\n{text}"
         for text, names in methods.items()
     )
+
+
+def to_json(key: str = "") -> list[dict[str, Any]]:
+    """Return a key and those below it as plain values. `ConfigError` for none."""
+    if key and not lookup(RunConfig, key):
+        raise ConfigError(_describe_unknown(key))
+    return [
+        {
+            "key": one.path,
+            "method": one.method or None,
+            "type": one.wants,
+            "default": one.default,
+            "meaning": one.doc,
+            "common": one.path in COMMON_KEYS,
+        }
+        for one in keys(RunConfig)
+        if not key or f"{one.path}.".startswith(f"{key}.")
+    ]
 
 
 def markdown() -> str:

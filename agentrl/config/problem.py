@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from agentrl.config.document import ConfigDocument, ConfigProblem
+from agentrl.config.field_names import find_hints
 from agentrl.config.schema import (
     ConfigKey,
     describe_values,
@@ -24,72 +25,6 @@ from agentrl.config.schema import (
 from agentrl.config.section import ConfigSection
 from agentrl.errors import ConfigError
 
-FIELD_NAMES: Mapping[str, str] = {
-    # The model and its run
-    "model": "policy.path",
-    "model_name": "policy.path",
-    "model_name_or_path": "policy.path",
-    "model_path": "policy.path",
-    "output_dir": "run.folder",
-    "max_steps": "run.steps",
-    "total_steps": "run.steps",
-    "total_training_steps": "run.steps",
-    "save_steps": "run.checkpoint_every",
-    "save_freq": "run.checkpoint_every",
-    "save_total_limit": "run.keep_checkpoints",
-    "eval_steps": "evaluate.every",
-    "test_freq": "evaluate.every",
-    # Rollouts
-    "batch_size": "rollout.tasks_per_step",
-    "train_batch_size": "rollout.tasks_per_step",
-    "rollout_batch_size": "rollout.tasks_per_step",
-    "prompts_per_step": "rollout.tasks_per_step",
-    "num_generations": "rollout.group_size",
-    "n_samples_per_prompt": "rollout.group_size",
-    "rollouts_per_example": "rollout.group_size",
-    "max_staleness": "rollout.max_staleness",
-    "max_async_level": "rollout.max_staleness",
-    "max_completion_length": "sampling.max_turn_tokens",
-    "max_response_length": "sampling.max_turn_tokens",
-    "max_new_tokens": "sampling.max_turn_tokens",
-    "max_tokens": "sampling.max_turn_tokens",
-    "max_prompt_length": "engine.context_tokens",
-    "max_model_len": "engine.context_tokens",
-    "max_seq_len": "engine.context_tokens",
-    "max_num_seqs": "engine.slots",
-    "gpu_memory_utilization": "engine.vllm.memory_fraction",
-    # Learning
-    "lr": "learn.optimizer.learning_rate",
-    "learning_rate": "learn.optimizer.learning_rate",
-    "context_parallel_size": "learn.devices.context_parallel",
-    "cp_size": "learn.devices.context_parallel",
-    "ulysses_sequence_parallel_size": "learn.devices.context_parallel",
-    "weight_decay": "learn.optimizer.weight_decay",
-    "max_grad_norm": "learn.optimizer.max_grad_norm",
-    "grad_clip": "learn.optimizer.max_grad_norm",
-    "beta": "learn.kl.coefficient",
-    "kl_beta": "learn.kl.coefficient",
-    "kl_coef": "learn.kl.coefficient",
-    "kl_loss_coef": "learn.kl.coefficient",
-    "entropy_coeff": "learn.entropy_bonus",
-    "entropy_coef": "learn.entropy_bonus",
-    "clip_ratio": "learn.loss.clip_low",
-    "cliprange": "learn.loss.clip_low",
-    "epsilon_low": "learn.loss.clip_low",
-    "epsilon_high": "learn.loss.clip_high",
-    "adv_estimator": "learn.advantage",
-    "loss_type": "learn.loss",
-    "num_iterations": "learn.epochs",
-    "ppo_epochs": "learn.epochs",
-    "num_mini_batches": "learn.minibatches",
-    "ppo_max_token_len_per_gpu": "learn.micro_batch_tokens",
-    "lora_r": "learn.lora.rank",
-    "lora_rank": "learn.lora.rank",
-    "lora_alpha": "learn.lora.alpha",
-    "target_modules": "learn.lora.targets",
-}
-"""Name used elsewhere (TRL, verl, vLLM, prime-rl), and the equivalent key."""
-
 
 def config_error(source: str, problems: Sequence[ConfigProblem]) -> ConfigError:
     """Return one error that lists all problems with their locations."""
@@ -100,16 +35,27 @@ def config_error(source: str, problems: Sequence[ConfigProblem]) -> ConfigError:
 
 
 def unknown_key(
-    path: str, sections: Sequence[type[ConfigSection]], root: type[ConfigSection]
+    path: str,
+    sections: Sequence[type[ConfigSection]],
+    root: type[ConfigSection],
+    value: object = None,
 ) -> str:
-    """Return the error of an unknown key: similar keys, and the keys of its section."""
+    """Return the error of an unknown key: what to write instead, and the keys of its section.
+
+    A mapping of keys of another framework is answered key by key.
+    """
+    hints = find_hints(path, value)
+    if hints and path not in hints:
+        ways = "; ".join(f"{hint} for {theirs}" for theirs, hint in hints.items())
+        return f"{path} is not a key; write for example {ways}"
     above, _, name = path.rpartition(".")
     names = sorted({key.name for section in sections for key in iter_own_keys(section)})
-    near = [FIELD_NAMES[name]] if name in FIELD_NAMES else []
-    near = near or _find_elsewhere(name, root, cutoff=1.0)
+    near = [] if hints else _find_elsewhere(name, root, cutoff=1.0)
     near = near or [f"{above}.{n}".lstrip(".") for n in difflib.get_close_matches(name, names, n=1)]
     near = near or _find_elsewhere(name, root, cutoff=0.75)
     hint = f"did you mean {near[0]}? Keys of" if near else "keys of"
+    if hints:
+        hint = f"write for example {hints[path]}. Keys of"
     where = above or "a config"
     if len(sections) == 1 and (method := method_of(sections[0])):
         where += f" (name: {method})"
@@ -182,7 +128,7 @@ def _describe(details: ErrorDetails, place: _Place, root: type[ConfigSection]) -
     kind, value = details["type"], details["input"]
     match kind:
         case "extra_forbidden":
-            return unknown_key(place.dotted, place.parents, root)
+            return unknown_key(place.dotted, place.parents, root, value)
         case "missing":
             return _describe_missing(place)
         case "union_tag_invalid" | "union_tag_not_found":
