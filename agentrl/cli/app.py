@@ -148,7 +148,8 @@ def main() -> None:
     arguments = sys.argv[1:]
     debug = DEBUG in arguments
     sys.path.insert(0, os.getcwd())
-    if not names_command(arguments):
+    # The shell hands over what has been typed so far where it asks how it may go on.
+    if not names_command(arguments or os.environ.get("COMP_WORDS", "").split()[1:]):
         add_commands()
     arguments = [argument for argument in arguments if argument != DEBUG]
     if key := next(filter(_is_key_option, arguments), None):

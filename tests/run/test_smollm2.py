@@ -84,11 +84,9 @@ def test_the_model_is_made_once(made: Path, environ: Mapping[str, str], tmp_path
     assert [path.name for path in made.parent.iterdir()] == [MODEL.name]
     config = json.loads((made / "config.json").read_text())
     assert (config["model_type"], config["vocab_size"]) == ("llama", 49_152)
-    # A table in a pipe is 80 columns wide, and folds the path.
     shown = agentrl(environ, tmp_path, "model", "list").stdout
-    assert MODEL.name in shown.splitlines()[2]
-    cells = [line.rpartition("│")[2].strip() for line in shown.splitlines()[2:]]
-    assert "".join(cells) == str(made)
+    assert shown.splitlines()[1].split()[0] == MODEL.name
+    assert shown.splitlines()[1].endswith(str(made))
 
 
 def test_its_template_is_told_the_way_out_and_takes_it(
@@ -96,8 +94,7 @@ def test_its_template_is_told_the_way_out_and_takes_it(
 ) -> None:
     bare = agentrl(environ, tmp_path, "check-template", MODEL.name)
     assert bare.returncode == 1
-    words = " ".join(bare.stdout.replace("│", " ").split())
-    assert "set policy.template to hermes, which fits this" in words
+    assert "set policy.template to hermes, which fits this" in bare.stdout
     given = agentrl(environ, tmp_path, "check-template", MODEL.name, "--template", "hermes")
     assert given.returncode == 0, given.stdout
 

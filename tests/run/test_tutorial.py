@@ -81,7 +81,7 @@ def test_what_it_promises_of_every_command_is_there(done: tuple[Path, dict[str, 
     assert (project / "evals/two").is_dir()
     assert "reward" in printed["agentrl watch runs/till --once"]
     told = printed["agentrl compare runs/till runs/till --which-a before"]
-    found = re.search(r"B - A +│ \+[\d.]+ +│ ([+-][\d.]+) \.\.", told)
+    found = re.search(r"B - A  +\+[\d.]+  +([+-][\d.]+) \.\.", told)
     assert found, told
     assert float(found[1]) > 0, "before and after cannot be told apart"
     page = (project / "till.html").read_text()

@@ -157,25 +157,6 @@ def test_a_file_that_cannot_be_written_is_one_message(
         agentrl(capsys, *record, "--debug")
 
 
-@pytest.mark.parametrize(
-    ("json", "words"),
-    [
-        (
-            "none/x.json",
-            "--json is none/x.json, but the folder none does not exist; create it first",
-        ),
-        ("folder", "--json is folder, which is a folder; give the path of a file"),
-    ],
-)
-def test_an_evaluation_begins_when_its_report_has_a_place(
-    capsys: pytest.CaptureFixture[str], here: Path, json: str, words: str
-) -> None:
-    (here / "folder").mkdir()
-    (here / "a.yaml").write_text(f"{RUN}env: {{id: reasoning/ChainSum-v0}}\n")
-    code, _, err = agentrl(capsys, "eval", "a.yaml", "--json", json)
-    assert (code, err) == (2, f"error: {words}\n")
-
-
 def test_a_checkpoint_may_be_named_by_its_name(
     capsys: pytest.CaptureFixture[str], here: Path
 ) -> None:

@@ -24,11 +24,10 @@ def run_plan(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_narrow_terminal_breaks_no_key() -> None:
+def test_a_pipe_breaks_no_key() -> None:
     result = run_plan("--machine", "8xH100")
     assert result.returncode == 0, result.stderr
     tables, _, advice = result.stdout.partition("to change\n")
-    assert all(len(line.rstrip()) <= 80 for line in tables.splitlines() if "│" in line)
     assert KEY.findall(tables) == []
     keys = set(KEY.findall(advice))
     assert keys

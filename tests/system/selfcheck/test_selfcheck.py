@@ -360,9 +360,10 @@ def test_the_command_tells_what_it_found(
     assert out.splitlines()[-1] == ("1 passed, 1 failed, 1 skipped on cpu; report: selfcheck.json")
     assert json.loads(Path("selfcheck.json").read_text())["complete"] is True
     code, out, _ = agentrl(
-        capsys, "doctor", "--device", "auto", "--only", "fine", "--json", "other.json"
+        capsys, "doctor", "--device", "auto", "--only", "fine", "--report", "other.json"
     )
     assert code == 0
+    assert out.endswith("report: other.json\n")
     assert [each["name"] for each in json.loads(Path("other.json").read_text())["checks"]] == [
         "fine"
     ]
@@ -378,11 +379,14 @@ def test_the_command_tells_what_it_found(
         (["--device", "cpu", "--only", "x"], "there is no check 'x'"),
         (["--device", "cpu", "--minutes", "0"], "--minutes is 0; give a number above 0"),
         (["--device", "cpu", "--minutes", "nan"], "--minutes is nan"),
-        (["--device", "cpu", "--json", "/nowhere/x.json"], "the folder /nowhere does not exist"),
-        (["--device", "cpu", "--json", "/proc/x"], "is /proc/x, but the folder /proc takes no new"),
-        (["--device", "cpu", "--json", "/dev/null"], "which is a device or a pipe and would be"),
+        (["--device", "cpu", "--report", "/nowhere/x.json"], "the folder /nowhere does not exist"),
+        (
+            ["--device", "cpu", "--report", "/proc/x"],
+            "is /proc/x, but the folder /proc takes no new",
+        ),
+        (["--device", "cpu", "--report", "/dev/null"], "which is a device or a pipe and would be"),
         (["--device", "cpu", "config.yaml"], "without a config, but config.yaml is given"),
-        (["--json", "x.json"], "--only and --json belong to --device"),
+        (["--report", "x.json"], "--only and --report belong to --device"),
     ],
 )
 def test_a_wrong_option_is_told(

@@ -7,7 +7,6 @@ escaped percent sign taken for one.
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 from transformers import PreTrainedTokenizerFast
 
 from agentrl.chat import template
@@ -148,17 +147,6 @@ def test_a_template_without_tools_names_the_way_out(
 def test_wrong_dialect_is_found(hermes: PreTrainedTokenizerFast) -> None:
     found = failed(check_template(hermes, dialect="llama3"))
     assert found.keys() == {"write gives the template's tokens"}
-
-
-def test_table(hermes: PreTrainedTokenizerFast) -> None:
-    verdict = check_template(hermes, dialect="llama3")
-    console = Console(width=200)
-    with console.capture() as capture:
-        console.print(verdict.table())
-    text = capture.get()
-    assert "FAIL" in text
-    for row in verdict.rows:
-        assert row.name in text
 
 
 ENDLESS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"

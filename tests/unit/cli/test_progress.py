@@ -8,8 +8,8 @@ import io
 import threading
 
 import pytest
-from rich.console import Console
 
+from agentrl.cli.console import OutputStream
 from agentrl.cli.progress import PlainProgress, RichProgress, format_figures, watch
 
 
@@ -21,6 +21,13 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+class Terminal(io.StringIO):
+    """A file that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 def test_a_log_gets_a_line_per_tenth_and_not_per_step() -> None:
@@ -111,16 +118,16 @@ def test_a_phase_of_nothing() -> None:
 
 def test_a_log_gets_plain_text() -> None:
     file = io.StringIO()
-    with watch(Console(file=file)) as progress:
+    with watch(OutputStream(lambda: file)) as progress:
         assert isinstance(progress, PlainProgress)
         progress.say("[red]as it is[/red]")
     assert file.getvalue() == "[red]as it is[/red]\n"
 
 
-def test_a_terminal_gets_bars() -> None:
-    file = io.StringIO()
-    console = Console(file=file, force_terminal=True, width=120)
-    with watch(console) as progress:
+def test_a_terminal_gets_bars(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = Terminal()
+    monkeypatch.setenv("COLUMNS", "120")
+    with watch(OutputStream(lambda: file)) as progress:
         assert isinstance(progress, RichProgress)
         with (
             progress.phase("train", total=4) as phase,

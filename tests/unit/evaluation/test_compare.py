@@ -290,11 +290,13 @@ def test_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     a = stored(tmp_path / "a.json", once([1, 1, 0, 0]))
     b = stored(tmp_path / "b" / "report.json", once([1, 0, 1, 1])).parent
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sys.argv", ["agentrl", "compare", str(a), str(b), "--json", f"{b}/c.json"])
         patch.setattr("sys.path", [*sys.path])
-        with pytest.raises(SystemExit):
-            main()
-    shown = capsys.readouterr().out
+        shown, as_json = "", ""
+        for flag in ("--no-json", "--json"):
+            patch.setattr("sys.argv", ["agentrl", "compare", str(a), str(b), flag])
+            with pytest.raises(SystemExit):
+                main()
+            shown, as_json = as_json, capsys.readouterr().out
     for text in (
         "B - A, unpaired",
         "+0.250",
@@ -306,4 +308,4 @@ def test_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
         "agentrl view",
     ):
         assert text in shown
-    assert json.loads((b / "c.json").read_text())["difference"]["mean"] == 0.25
+    assert json.loads(as_json)["difference"]["mean"] == 0.25

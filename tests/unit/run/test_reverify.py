@@ -392,11 +392,13 @@ def test_a_wrong_config_is_one_error(kept: Path) -> None:
 
 
 def test_the_command(kept: Path, tmp_path: Path) -> None:
-    new = str(tmp_path / "new.json")
-    ran = CliRunner().invoke(app, ["reverify", str(kept), "env.kwargs.pays=ab", "--json", new])
+    new = tmp_path / "new.json"
+    command = ["reverify", str(kept), "env.kwargs.pays=ab"]
+    ran = CliRunner().invoke(app, command)
     assert ran.exit_code == 0
+    new.write_text(CliRunner().invoke(app, [*command, "--json"]).stdout)
     for words in ("B - A", "changed", "heldout-0"):
         assert words in ran.stdout
-    compared = CliRunner().invoke(app, ["compare", str(kept), new])
+    compared = CliRunner().invoke(app, ["compare", str(kept), str(new)])
     assert compared.exit_code == 0
     assert "tasks gained" in compared.stdout
