@@ -17,7 +17,10 @@ SHOWN: Mapping[str, str] = {
     "reward/mean": "reward",
     "reward": "reward",
     "loss": "loss",
+    "step": "step",
+    "trajectories": "trajectories",
     "turns": "turns",
+    "tokens": "tokens",
     "tokens_per_s": "tokens/s",
 }
 """Metrics that are shown beside a bar, with their labels; a step reports dozens."""
@@ -83,10 +86,16 @@ class RichProgress:
 class _Bar:
     def __init__(self, bars: "Progress", task: "TaskID") -> None:
         self._bars, self._task, self._words = bars, task, ""
+        self._begun = 0.0
 
     def advance(self, amount: int = 1, figures: Mapping[str, float] = NOTHING) -> None:
+        self._bars.update(self._task, advance=amount)
+        self.update(max(self._begun - amount, 0.0), figures)
+
+    def update(self, begun: float, figures: Mapping[str, float] = NOTHING) -> None:
         self._words = format_figures(figures) or self._words
-        self._bars.update(self._task, advance=amount, figures=self._words)
+        self._bars.update(self._task, advance=begun - self._begun, figures=self._words)
+        self._begun = begun
 
 
 class PlainProgress:
@@ -122,6 +131,7 @@ class _Lines:
         self._write, self._clock = progress.say, progress.clock
         self._done = self._before = done
         self._tenths = done * TENTHS // max(total, 1)
+        self._begun = 0.0
         self._words = ""
         self._began = self._last = self._clock()
         self._first_sign_s = progress.first_sign_s
@@ -142,21 +152,30 @@ class _Lines:
 
     def advance(self, amount: int = 1, figures: Mapping[str, float] = NOTHING) -> None:
         self._done += amount
+        self.update(max(self._begun - amount, 0.0), figures)
+
+    def update(self, begun: float, figures: Mapping[str, float] = NOTHING) -> None:
+        self._begun = begun
         self._words = format_figures(figures) or self._words
         now, tenths = self._clock(), self._done * TENTHS // max(self._total, 1)
         quiet_s = now - self._last
         if quiet_s >= LONGEST_QUIET_S or (tenths > self._tenths and quiet_s >= QUIET_S):
-            rate_s = (now - self._began) / max(self._done - self._before, 1)
-            to_go_s = max(rate_s * (self._total - self._done), 0)
-            to_go = f", {to_go_s:.0f} s left" if self._done > self._before else ""
-            self._write(self._line(f"{now - self._began:.0f} s{to_go}"))
+            self._write(self._line(self._format_times(now)))
             self._tenths, self._last = tenths, now
+
+    def _format_times(self, now: float) -> str:
+        """Return the seconds so far, and those left as soon as anything is done, also in part."""
+        passed_s, done = now - self._began, self._done - self._before + self._begun
+        if done <= 0:
+            return f"{passed_s:.0f} s"
+        left = self._total - self._done - self._begun
+        return f"{passed_s:.0f} s, {max(passed_s / done * left, 0):.0f} s left"
 
     def _show_signs(self) -> None:
         wait_s, before = self._first_sign_s, self._done
         while not self._is_over.wait(wait_s):
             if self._done == before:
-                self._write(self._line(f"{self._clock() - self._began:.0f} s"))
+                self._write(self._line(self._format_times(self._clock())))
                 wait_s = min(2 * wait_s, LONGEST_QUIET_S)
             before = self._done
 

@@ -9,7 +9,6 @@ from agentrl.config.schema import ConfigKey, iter_own_keys, keys, lookup, method
 from agentrl.config.section import ConfigSection
 from agentrl.errors import ConfigError
 
-
 COMMON_KEYS = (
     "env.id",
     "policy.path",

@@ -155,6 +155,11 @@ class LocalEngine(InProcessEngine):
             computed_prompt_tokens=self._computed,
         )
 
+    def count_open_tokens(self) -> int:
+        """Return the tokens sampled for requests that are not answered yet."""
+        flights = [*(slot.flight for slot in self._slots if slot.flight), *self._waiting]
+        return sum(len(flight.context) - len(flight.request.prompt) for flight in flights)
+
     # --- the loop ---------------------------------------------------------------------------------
 
     async def _compute(self) -> None:

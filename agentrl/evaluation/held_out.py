@@ -14,6 +14,7 @@ from agentrl.rollout.scheduler.policy import SchedulerPolicy
 from agentrl.rollout.scheduler.scheduler import RolloutScheduler
 from agentrl.rollout.scheduler.slot import RolloutSlot
 from agentrl.rollout.scheduler.topology import RolloutHooks, RolloutKey, check_scored
+from agentrl.rollout.scheduler.work import RolloutWork, reporting
 from agentrl.rollout.seed_repeats import SeedRepeats
 from agentrl.runtime.progress import ProgressPhase, RunProgress
 from agentrl.runtime.seeds import derive
@@ -23,6 +24,9 @@ from agentrl.trajectory import Leaf, Trajectory, Tree, reward_of
 if TYPE_CHECKING:
     from agentrl.evaluation.record import EvaluationRecord
     from agentrl.rollout.runner import RolloutRunner
+
+MOST_BEGUN = 0.95
+"""Share of the trajectories left that tokens can account for: nobody knows how long they get."""
 
 
 def is_enough(until: UntilSection, rewards: Sequence[Sequence[float]], rules: ScoringRules) -> bool:
@@ -158,7 +162,9 @@ class _Play:
         self._repeats = SeedRepeats()
         self._adopting = False
         self._sum, self._count = 0.0, 0
-        self._turns = 0
+        self._turns = self._tokens = self._ended = 0
+        self._begun = 0.0
+        self._total = len(evaluation.tasks) * evaluation.samples_per_task
 
     async def collect(self) -> list[Tree]:
         """Return one tree per task that was played, in the order of the tasks."""
@@ -166,7 +172,8 @@ class _Play:
             self._adopting = True
             scheduler.adopt([self._kept[name] for name in self._places if name in self._kept])
             self._adopting = False
-            trees = (await scheduler.next_batch()).trees
+            async with reporting(lambda: self._show_work(scheduler.work)):
+                trees = (await scheduler.next_batch()).trees
         return sorted(trees, key=lambda tree: self._places[tree.task.fingerprint])
 
     def select_counted(self, trees: Sequence[Tree]) -> Sequence[Tree]:
@@ -223,10 +230,19 @@ class _Play:
     def _count_turn(self, attempt: RolloutKey, tree: Tree) -> None:
         # Tasks of many turns end late: turns are what shows that a slow policy plays at all.
         self._turns += 1
-        self._bar.advance(0, {"turns": self._turns, **self._reward()})
+        self._bar.update(self._begun, self._figures())
 
-    def _reward(self) -> dict[str, float]:
-        return {"reward": self._sum / self._count} if self._count else {}
+    def _show_work(self, work: RolloutWork) -> None:
+        """Report how far the trajectories are that go on, by their tokens."""
+        begun = work.count_since(RolloutWork()) - work.ended
+        self._begun = min(begun, MOST_BEGUN * (self._total - self._ended))
+        self._tokens = work.tokens
+        self._bar.update(self._begun, self._figures())
+
+    def _figures(self) -> dict[str, float]:
+        figures = {"turns": float(self._turns)}
+        figures |= {"tokens": float(self._tokens)} if self._tokens else {}
+        return figures | ({"reward": self._sum / self._count} if self._count else {})
 
     def _count_end(self, attempt: RolloutKey, tree: Tree, leaf: Leaf) -> None:
         if self._adopting and self.meters:
@@ -236,7 +252,9 @@ class _Play:
             self._turns += 1  # its last, after which nobody asks again
             self._sum, self._count = self._sum + reward, self._count + 1
         self._first.record_end(self._places[tree.task.fingerprint], reward)
-        self._bar.advance(1, {"turns": self._turns, **self._reward()})
+        self._ended += 1
+        self._begun = max(self._begun - 1, 0.0)
+        self._bar.advance(1, self._figures())
 
     async def _play_metered(self, slot: RolloutSlot) -> Leaf:
         world = await self.rollouts.restore_env(slot)

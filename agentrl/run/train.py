@@ -63,6 +63,7 @@ from agentrl.rollout.scheduler.batch import RolloutBatch
 from agentrl.rollout.scheduler.deadlines import BlockDeadline, SchedulerDeadlines
 from agentrl.rollout.scheduler.scheduler import RolloutScheduler
 from agentrl.rollout.scheduler.topology import StepSchedule, check_failures
+from agentrl.rollout.scheduler.work import RolloutWork, reporting
 from agentrl.rollout.task_sampler import TaskSampler
 from agentrl.run import build
 from agentrl.run.build_engine import build_device_placement, build_engine
@@ -353,6 +354,8 @@ class TrainingLoop:
     spans: SpanExporter | None
     position: int
     """Number of tasks that the completed steps have used."""
+    rollout_share: float = 1.0
+    """Share of the last step's time that its trajectories took."""
 
     async def run(self, writer: MetricsWriter) -> TrainingResult:
         """Evaluate, train and evaluate again."""
@@ -362,7 +365,7 @@ class TrainingLoop:
         try:
             with self._training() as phase:
                 while self.trainer.version < self.schedule.steps:
-                    figures = await self._step()
+                    figures = await self._step(phase)
                     writer.write(self.trainer.version, figures)
                     if self.spans is not None:
                         self.spans.step(self.trainer.version, figures)
@@ -390,9 +393,11 @@ class TrainingLoop:
             await self._save()
             raise
 
-    async def _step(self) -> dict[str, float]:
+    async def _step(self, phase: ProgressPhase) -> dict[str, float]:
         began = time.monotonic()
-        batch = await self.scheduler.next_batch()
+        before = self.scheduler.work
+        async with reporting(lambda: self._show_work(phase, before)):
+            batch = await self.scheduler.next_batch()
         curated = (
             self.curation.batch(batch.trees) if self.curation else CuratedBatch(trees=batch.trees)
         )
@@ -412,6 +417,7 @@ class TrainingLoop:
         weights = await finish_in_thread(self.weights)
         await self.scheduler.load_weights(weights, self.trainer.version)
         ended = time.monotonic()
+        self.rollout_share = (collected - began) / (ended - began)
         figures |= {
             "seconds/rollout": collected - began,
             "seconds/learn": ended - collected,
@@ -431,6 +437,17 @@ class TrainingLoop:
             save_report(report, self.folder, f"step-{self.trainer.version}")
             figures |= {f"heldout/{name}": value for name, value in report.figures().items()}
         return figures
+
+    def _show_work(self, phase: ProgressPhase, before: RolloutWork) -> None:
+        """Report how far the trajectories of a step are, by their tokens."""
+        work, batch = self.scheduler.work, self.scheduler.policy
+        share = work.count_since(before) / (batch.groups_per_step * batch.group_size)
+        figures = {
+            "step": float(self.trainer.version + 1),
+            "trajectories": float(work.ended - before.ended),
+            "tokens": float(max(0, work.tokens - before.tokens)),
+        }
+        phase.update(min(share, 1.0) * self.rollout_share, figures)
 
     async def _learn(self, batch: RolloutBatch, curated: CuratedBatch) -> dict[str, float]:
         before = self.trainer.version

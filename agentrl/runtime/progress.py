@@ -14,6 +14,10 @@ class ProgressPhase(Protocol):
         """Report that `amount` more is done, and the latest figures to show beside it."""
         ...
 
+    def update(self, begun: float, figures: Mapping[str, float] = NOTHING) -> None:
+        """Report that `begun` units are done in parts; an advance takes its amount from that."""
+        ...
+
 
 class RunProgress(Protocol):
     """Follows a run phase by phase."""
@@ -31,6 +35,9 @@ class RunProgress(Protocol):
 
 class _QuietPhase:
     def advance(self, amount: int = 1, figures: Mapping[str, float] = NOTHING) -> None:
+        """Drop the figures."""
+
+    def update(self, begun: float, figures: Mapping[str, float] = NOTHING) -> None:
         """Drop the figures."""
 
 

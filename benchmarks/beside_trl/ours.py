@@ -36,6 +36,9 @@ class _Steps:
         self.stepping.rewards = (figures["reward/mean"],)
         self.stepping.boundary(part_is_training=True)
 
+    def update(self, begun: float, figures: Mapping[str, float] = NOTHING) -> None:
+        """Drop the figures of a step that goes on."""
+
 
 @dataclass(slots=True)
 class _Watch(SilentProgress):

@@ -52,6 +52,7 @@ from agentrl.rollout.scheduler.topology import (
     is_stale,
 )
 from agentrl.rollout.scheduler.watchdog import SlotActivity, name_all
+from agentrl.rollout.scheduler.work import RolloutWork
 from agentrl.runtime.closing import ClosingResource
 from agentrl.runtime.threads import await_to_the_end
 from agentrl.task import Task
@@ -67,6 +68,15 @@ class SleepingEngine(PolicyEngine, Protocol):
 
     async def sleep(self) -> None:
         """Give up memory until the next `load`; requests wait for that."""
+        ...
+
+
+@runtime_checkable
+class CountingEngine(PolicyEngine, Protocol):
+    """A policy engine that tells how far the turns are that it samples."""
+
+    def count_open_tokens(self) -> int:
+        """Return the tokens sampled for requests that are not answered yet."""
         ...
 
 
@@ -220,6 +230,14 @@ class RolloutScheduler(ClosingResource):
     def activities(self) -> list[SlotActivity]:
         """Return the activity of every live trajectory."""
         return [run.activity for run in self._running.values()]
+
+    @property
+    def work(self) -> RolloutWork:
+        """Return the trajectories that have ended for good, and the tokens of all so far."""
+        tokens = sum(run.slot.tokens for run in self._running.values())
+        if isinstance(self.engine, CountingEngine):
+            tokens += self.engine.count_open_tokens()
+        return RolloutWork(self._bias.kept, self._bias.kept_tokens, tokens)
 
     @property
     def saved(self) -> dict[str, Any]:
@@ -475,9 +493,9 @@ class RolloutScheduler(ClosingResource):
             return
         run.slot.events.finish(leaf)
         tree = self._trees[member.group]
-        self._hooks.on_finished(run.slot.attempt, tree, leaf)
         if not isinstance(leaf.outcome, Failed):
             self._bias.keep(run.slot.tokens)
+        self._hooks.on_finished(run.slot.attempt, tree, leaf)
         for other in end.surplus:
             self._bias.abort(self._running[other].slot.tokens)
             self._stop(other)

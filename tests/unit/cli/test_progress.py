@@ -86,6 +86,23 @@ def test_a_phase_in_which_nothing_gets_done_shows_that_it_is_alive() -> None:
     assert not [thread for thread in threading.enumerate() if thread.name == "progress"]
 
 
+def test_what_is_done_in_parts_counts_for_the_time_left() -> None:
+    lines: list[str] = []
+    clock = Clock()
+    with PlainProgress(lines.append, clock=clock).phase("evaluate", total=10) as phase:
+        clock.now += 60
+        phase.update(2.5, {"turns": 40, "tokens": 1000})
+        clock.now += 60
+        phase.advance(1, {"turns": 44, "tokens": 1100})
+        clock.now += 60
+        phase.update(9.0, {"tokens": 2000})
+    assert lines[1:-1] == [
+        "evaluate: 0/10, turns 40, tokens 1000, 60 s, 180 s left",
+        "evaluate: 1/10, turns 44, tokens 1100, 120 s, 360 s left",
+        "evaluate: 1/10, tokens 2000, 180 s, 0 s left",
+    ]
+
+
 def test_what_goes_on_counts_its_own_time_alone() -> None:
     lines: list[str] = []
     clock = Clock()
@@ -134,6 +151,7 @@ def test_a_terminal_gets_bars(monkeypatch: pytest.MonkeyPatch) -> None:
             progress.phase("evaluate", total=2) as inner,
         ):
             inner.advance(2)
+            phase.update(1.5, {"tokens": 30})
             phase.advance(3, {"reward/mean": 0.75})
             phase.advance(1)
         progress.say("[red]as it is[/red]")
