@@ -93,10 +93,12 @@ class Reader:
 
     def run(self, command: str) -> None:
         """Run a command, or as much of it as can be run here."""
-        words = shlex.split(re.sub(r"^\.venv/bin/", "", command))
-        name, *rest = words
+        words, _, file = command.partition(" > ")
+        name, *rest = shlex.split(re.sub(r"^\.venv/bin/", "", words))
         if name == "agentrl":
-            self.agentrl(rest)
+            shown = self.agentrl(rest)
+            if file:
+                (self.folder / file).write_text(shown)
         else:
             check = CHECKS.get(name)
             assert check, (
@@ -104,16 +106,20 @@ class Reader:
             )
             check(rest)
 
-    def agentrl(self, arguments: list[str]) -> None:
-        """Run a command of ours, or parse it where running takes minutes, a terminal or a fleet."""
+    def agentrl(self, arguments: list[str]) -> str:
+        """Run a command of ours, or parse it where running takes minutes, a terminal or a fleet.
+
+        Return what it has written to stdout.
+        """
         parse(arguments)
         if dry(arguments):
             if arguments[0] in ("train", "warmstart"):
                 config, *overrides = (word for word in arguments[1:] if not word.startswith("--"))
                 env_of(load_config(config, overrides))
-            return
-        code, _, err = agentrl(self.capsys, *arguments)
+            return ""
+        code, out, err = agentrl(self.capsys, *arguments)
         assert code == 0, f"agentrl {shlex.join(arguments)}: exit code {code}\n{err}"
+        return out
 
 
 DRY: Mapping[str, tuple[str, str]] = {
@@ -150,7 +156,7 @@ def parse(arguments: list[str]) -> None:
     """Parse a command line of ours. Raises typer's errors for what it would refuse."""
     command, path, rest = command_of([word for word in arguments if word != "--debug"])
     assert not hasattr(command, "commands"), f"{path} wants a command"
-    command.make_context(path, rest)
+    command.make_context(path, rest).close()
 
 
 def run_python(block: Block, known: dict[str, Any]) -> str:

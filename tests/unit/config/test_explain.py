@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.config.explain import explain, markdown
+from agentrl.config.explain import COMMON_KEYS, explain, markdown
 from agentrl.config.run import RunConfig
 from agentrl.config.schema import keys, lookup
 from agentrl.errors import ConfigError
@@ -28,6 +28,15 @@ def test_a_section_is_a_table_of_its_keys() -> None:
     assert first[:5] == ["metrics.tensorboard", "true", "or", "false", "true"]
 
 
+def test_the_readme_has_the_common_keys(root: Path) -> None:
+    """When this fails: put type, default and meaning of `agentrl config explain` there."""
+    readme = (root / "README.md").read_text(encoding="utf-8")
+    for path in COMMON_KEYS:
+        (key,) = lookup(RunConfig, path)
+        default = "" if key.required else f"`{key.default}`"
+        assert f"| `{path}` | {default} | {key.doc} |\n" in readme
+
+
 def test_a_choice_lists_every_method() -> None:
     said = explain("learn.correction")
     assert "name one of none, tis" in said
@@ -37,6 +46,8 @@ def test_a_choice_lists_every_method() -> None:
 
 def test_the_empty_key_is_the_whole_config() -> None:
     said = explain()
+    first = [line.split()[0] for line in said.splitlines()[3:13]]
+    assert first == [*COMMON_KEYS]
     for name in RunConfig.model_fields:
         assert f"\n{name} " in said
 
