@@ -130,11 +130,11 @@ def add_commands() -> None:
             show_error(ImportError(f"the command {point.name!r} is not available: {error}"))
 
 
-def names_command(arguments: Sequence[str]) -> bool:
-    """Return whether a command line begins with a command of ours, so that it needs no others."""
+def needs_no_others(arguments: Sequence[str]) -> bool:
+    """Return whether a command line can be followed without commands of other distributions."""
     word = next((argument for argument in arguments if not argument.startswith("-")), "")
-    ours = [*app.registered_commands, *app.registered_groups]
-    return word in [command.name for command in ours]
+    ours = [command.name for command in (*app.registered_commands, *app.registered_groups)]
+    return word in ours or (not word and "--version" in arguments)
 
 
 def _is_key_option(argument: str) -> bool:
@@ -149,7 +149,7 @@ def main() -> None:
     debug = DEBUG in arguments
     sys.path.insert(0, os.getcwd())
     # The shell hands over what has been typed so far where it asks how it may go on.
-    if not names_command(arguments or os.environ.get("COMP_WORDS", "").split()[1:]):
+    if not needs_no_others(arguments or os.environ.get("COMP_WORDS", "").split()[1:]):
         add_commands()
     arguments = [argument for argument in arguments if argument != DEBUG]
     if key := next(filter(_is_key_option, arguments), None):

@@ -2,11 +2,13 @@
 
 Mutants seen caught: a traceback for a ConfigError; exit code 1; the working folder not on the
 import path; torch imported for --help; markup in a message interpreted; Ctrl-C
-caught once all is imported; a stream that a tool can close.
+caught once all is imported; a stream that a tool can close; completion that imports numpy; a family
+of environments that is not folded.
 """
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tomllib
@@ -86,7 +88,16 @@ def test_every_command_has_help(capsys: pytest.CaptureFixture[str], command: lis
 
 
 def test_help_is_light(root: Path) -> None:
-    heavy = ["torch", "transformers", "gymnasium", "pydantic", "numpy", "tensorboard"]
+    heavy = [
+        "torch",
+        "transformers",
+        "gymnasium",
+        "pydantic",
+        "numpy",
+        "tensorboard",
+        "rich",
+        "yaml",
+    ]
     code = (
         "import sys; sys.argv = ['agentrl', '--help']\n"
         "from agentrl.cli import main\n"
@@ -99,23 +110,67 @@ def test_help_is_light(root: Path) -> None:
     assert done.stderr.strip() == "[]"
 
 
-def test_ctrl_c_while_it_is_imported_ends_with_130() -> None:
-    code = (
+@pytest.mark.parametrize(
+    ("module", "program", "code"),
+    [
+        ("agentrl.message", "bin/agentrl", 130),
+        ("agentrl.cli.view", "bin/agentrl", 130),
+        ("agentrl.message", "-m", 130),
+        ("agentrl.message", "train.py", -signal.SIGINT),
+    ],
+)
+def test_ctrl_c_while_it_is_imported_ends_silently(module: str, program: str, code: int) -> None:
+    """A script of somebody's own is told by an exception, as Python does."""
+    source = (
         "import os, signal, sys\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a background job ignores it
         "class Interrupt:\n"
         "    def find_spec(self, name, *_):\n"
-        "        if name == 'agentrl.cli.view':\n"
+        f"        if name == {module!r}:\n"
         "            os.kill(os.getpid(), signal.SIGINT)\n"
         "sys.meta_path.insert(0, Interrupt())\n"
-        "sys.argv = ['agentrl', 'envs']\n"
+        f"sys.argv = [{program!r}, 'envs']\n"
         "from agentrl.cli import main\n"
         "main()\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", source], capture_output=True, text=True, timeout=60, check=False
     )
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+    assert (done.returncode, done.stdout) == (code, "")
+    assert ("KeyboardInterrupt" in done.stderr) is (code != 130)
+    assert code != 130 or not done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("agentrl check-env code/ChainS", ["code/ChainSum-v0"]),
+        ("agentrl envs retr", ["retrieval"]),
+        ("agentrl envs retrieval/W", ["retrieval/Wiki-v0"]),
+        ("agentrl imag", ["image"]),
+        ("agentrl train --res", ["--resume"]),
+        ("agentrl train configs/quick", []),  # the shell itself completes files then
+    ],
+)
+def test_the_shell_is_told_how_a_line_may_go_on(words: str, offered: list[str]) -> None:
+    heavy = ["torch", "transformers", "gymnasium", "numpy", "rich"]
+    code = (
+        "import atexit, sys; sys.argv = ['agentrl']\n"
+        f"atexit.register(lambda: sys.stderr.write(repr({set(heavy)!r} & sys.modules.keys())))\n"
+        "from agentrl.cli import main\n"
+        "main()\n"
+    )
+    asked = {"_AGENTRL_COMPLETE": "complete_bash", "COMP_WORDS": words}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **asked, "COMP_CWORD": str(len(words.split()) - 1)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout.split() == offered
+    assert done.stderr == "set()"
 
 
 CLOSING = """
@@ -175,6 +230,29 @@ def test_envs_lists_and_searches(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = agentrl(capsys, "envs", "--search", "no such thing")
     assert code == 1
     assert "matches 'no such thing'" in out
+
+
+def test_envs_are_folded_by_family_and_told_on_request(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    _, out, _ = agentrl(capsys, "envs")
+    families = {line.split()[0]: line for line in out.splitlines() if line}
+    assert len(out.splitlines()) < 40
+    assert "such as Ab-v0: reasoning-gym's ab" in families["reasoning"]
+    assert "your questions about your texts" in families["retrieval"]
+    assert "rows of a file" in families["dataset:..."]
+    _, out, _ = agentrl(capsys, "envs", "retrieval")
+    assert [line.split()[0] for line in out.splitlines()] == [
+        "id",
+        "retrieval/Corpus-v0",
+        "retrieval/Wiki-v0",
+    ]
+    _, out, _ = agentrl(capsys, "envs", "code/Ab-v0")
+    assert "entry point          agentrl_envs.code:CodeEnv" in out.splitlines()
+    assert "env.kwargs.families  ab" in out.splitlines()
+    code, out, err = agentrl(capsys, "envs", "retreival")
+    assert (code, out) == (2, "")
+    assert "did you mean retrieval?" in err
 
 
 def test_check_env_plays_the_environment(

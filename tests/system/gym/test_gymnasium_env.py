@@ -187,6 +187,19 @@ def test_registering_before_gymnasium_is_imported_shows_it_too() -> None:
     assert (ran.returncode, ran.stdout) == (0, "2\n"), ran.stderr
 
 
+def test_environments_of_distributions_are_shown_on_request_though_they_were_listed_before() -> (
+    None
+):
+    code = (
+        "import sys, agentrl; len(agentrl.registry); assert 'gymnasium' not in sys.modules;"
+        "import gymnasium; print(gymnasium.make('agentrl.gymnasium_envs:reasoning/ChainSum-v0'))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60
+    )
+    assert (ran.returncode, "reasoning/ChainSum-v0" in ran.stdout) == (0, True), ran.stderr
+
+
 WORDS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
 """Texts that a call may hold."""
 JSON = st.recursive(
