@@ -133,8 +133,8 @@ def add_commands() -> None:
 def needs_no_others(arguments: Sequence[str]) -> bool:
     """Return whether a command line can be followed without commands of other distributions."""
     word = next((argument for argument in arguments if not argument.startswith("-")), "")
-    ours = [command.name for command in (*app.registered_commands, *app.registered_groups)]
-    return word in ours or (not word and "--version" in arguments)
+    command_names = [command.name for command in (*app.registered_commands, *app.registered_groups)]
+    return word in command_names or (not word and "--version" in arguments)
 
 
 def _is_key_option(argument: str) -> bool:

@@ -50,11 +50,11 @@ def branches(
     if not groups:
         raise ConfigError(f"{run} has no group for that task or step; omit --task and --step")
     if as_json:
-        counted = [
+        group_counts = [
             {"step": step, "group": group, "task": name, "counts": counts}
             for (step, group, name), counts in sorted(groups.items())
         ]
-        show_json({"groups": counted, **({"decisions": explanations} if why else {})})
+        show_json({"groups": group_counts, **({"decisions": explanations} if why else {})})
         return
     if why:
         show_text("\n".join(explanations))

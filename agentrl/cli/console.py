@@ -149,8 +149,8 @@ def reserve_stdout() -> Generator[None]:
         number = stdout.fileno()
     except (OSError, ValueError):  # what a test has put there
         number = None
-    kept = None if number is None else os.dup(number)
-    json_file = stdout if kept is None else open(kept, "w", encoding="utf-8")  # noqa: SIM115
+    copy_number = None if number is None else os.dup(number)
+    json_file = stdout if copy_number is None else open(copy_number, "w", encoding="utf-8")  # noqa: SIM115
     _json_file = json_file
     if number is not None:
         os.dup2(sys.stderr.fileno(), number)
@@ -159,8 +159,8 @@ def reserve_stdout() -> Generator[None]:
         yield
     finally:
         sys.stdout = stdout
-        if kept is not None and number is not None:
-            os.dup2(kept, number)
+        if copy_number is not None and number is not None:
+            os.dup2(copy_number, number)
             json_file.close()
         _json_file = None
 

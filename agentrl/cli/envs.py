@@ -25,7 +25,7 @@ def complete_family(incomplete: str) -> list[str]:
 
 
 def envs(
-    wanted: Annotated[
+    name: Annotated[
         str,
         typer.Argument(
             metavar="[FAMILY|ID]",
@@ -45,16 +45,16 @@ def envs(
     """List the families of environments, the environments of one, or what one is."""
     from agentrl.registry import kinds, registry
 
-    specs = [spec for spec in registry.values() if is_wanted(spec, wanted, search)]
-    if wanted and not search and not specs:
-        raise ConfigError(_describe_unknown(wanted, list(registry)))
+    specs = [spec for spec in registry.values() if is_wanted(spec, name, search)]
+    if name and not search and not specs:
+        raise ConfigError(_describe_unknown(name, list(registry)))
     if as_json:
         show_json([_spec_json(spec) for spec in specs])
     elif not specs:
         show_text(f"none of the {len(registry)} environments matches {search!r}")
-    elif wanted in registry and not search:
-        show_text(describe(registry[wanted]))
-    elif wanted or search:
+    elif name in registry and not search:
+        show_text(describe(registry[name]))
+    elif name or search:
         show_table(("id", "what it is"), [(spec.id, spec.description) for spec in specs])
     else:
         _show_families(specs, list(kinds().values()))
@@ -67,9 +67,9 @@ def family_of(id: str) -> str:
     return id.partition("/")[0]
 
 
-def is_wanted(spec: "EnvSpec", wanted: str, search: str) -> bool:
-    """Return whether an environment is, or is of the family, `wanted`, and contains `search`."""
-    is_named = wanted in ("", spec.id, family_of(spec.id))
+def is_wanted(spec: "EnvSpec", name: str, search: str) -> bool:
+    """Return whether an environment is, or is of the family, `name`, and contains `search`."""
+    is_named = name in ("", spec.id, family_of(spec.id))
     return is_named and search.lower() in f"{spec.id} {spec.description} {spec.entry_point}".lower()
 
 
@@ -104,8 +104,8 @@ def _show_families(specs: "Sequence[EnvSpec]", kinds: "Sequence[EnvKind]") -> No
     rows = [(name, str(len(members)), _summarise(members)) for name, members in families.items()]
     show_table(("family", "environments", "what they are"), rows)
     show_text()
-    others = [(f"{kind.name}:...", kind.description) for kind in kinds]
-    show_table(("from elsewhere", "what it is"), others)
+    kind_rows = [(f"{kind.name}:...", kind.description) for kind in kinds]
+    show_table(("from elsewhere", "what it is"), kind_rows)
     show_text(
         "agentrl envs FAMILY lists the environments of one, agentrl envs ID describes it", err
     )
@@ -119,11 +119,11 @@ def _summarise(members: "Sequence[EnvSpec]") -> str:
     return first.description if len(members) == 1 else f"such as {name}: {first.description}"
 
 
-def _describe_unknown(wanted: str, ids: Sequence[str]) -> str:
+def _describe_unknown(name: str, ids: Sequence[str]) -> str:
     families = sorted({family_of(id) for id in ids})
-    near = get_close_matches(wanted, [*families, *ids], n=1)
+    near = get_close_matches(name, [*families, *ids], n=1)
     hint = f"did you mean {near[0]}?" if near else f"the families are {', '.join(families)}."
     return (
-        f"{wanted} is neither a family nor the id of an environment; {hint} To look for a text, "
+        f"{name} is neither a family nor the id of an environment; {hint} To look for a text, "
         "use --search TEXT"
     )

@@ -165,11 +165,11 @@ class _Lines:
 
     def _format_times(self, now: float) -> str:
         """Return the seconds so far, and those left as soon as anything is done, also in part."""
-        passed_s, done = now - self._began, self._done - self._before + self._begun
-        if done <= 0:
+        passed_s, done_count = now - self._began, self._done - self._before + self._begun
+        if done_count <= 0:
             return f"{passed_s:.0f} s"
         left = self._total - self._done - self._begun
-        return f"{passed_s:.0f} s, {max(passed_s / done * left, 0):.0f} s left"
+        return f"{passed_s:.0f} s, {max(passed_s / done_count * left, 0):.0f} s left"
 
     def _show_signs(self) -> None:
         wait_s, before = self._first_sign_s, self._done

@@ -216,7 +216,7 @@ FIELD_HINTS: Mapping[str, FieldHint] = {
     "lora_alpha": _write("learn.lora.alpha=32"),
     "target_modules": _write("learn.lora.targets=all-linear"),
 }
-"""What to write for a key of another framework, which is the end of a dotted name."""
+"""Hints by key of another framework, which is the end of a dotted name."""
 
 
 def find_hint(path: str) -> FieldHint | None:

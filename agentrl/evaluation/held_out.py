@@ -234,8 +234,8 @@ class _Play:
 
     def _show_work(self, work: RolloutWork) -> None:
         """Report how far the trajectories are that go on, by their tokens."""
-        begun = work.count_since(RolloutWork()) - work.ended
-        self._begun = min(begun, MOST_BEGUN * (self._total - self._ended))
+        open_count = work.count_since(RolloutWork()) - work.ended
+        self._begun = min(open_count, MOST_BEGUN * (self._total - self._ended))
         self._tokens = work.tokens
         self._bar.update(self._begun, self._figures())
 

@@ -26,11 +26,11 @@ class RolloutWork:
     def count_since(self, before: "RolloutWork") -> float:
         """Return the trajectories done since `before`; one that goes on counts with the share that
         its tokens are of a mean trajectory. Only what has ended counts until one has."""
-        ended = self.ended - before.ended
+        ended_count = self.ended - before.ended
         if not self.ended_tokens:
-            return float(ended)
+            return float(ended_count)
         mean_tokens = self.ended_tokens / self.ended
-        return max(0.0, ended + (self.open_tokens - before.open_tokens) / mean_tokens)
+        return max(0.0, ended_count + (self.open_tokens - before.open_tokens) / mean_tokens)
 
 
 @asynccontextmanager
