@@ -14,7 +14,6 @@ from agentrl.cli.app import needs_no_others
         ("train a.yaml run.steps=3", True),
         ("--debug config explain", True),
         ("--version", True),
-        ("image build", False),
         ("trian a.yaml", False),
         ("--help", False),
         ("--markdown", False),
