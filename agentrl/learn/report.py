@@ -62,6 +62,28 @@ def shaping_metrics(groups: Sequence[TrainingGroup]) -> dict[str, float]:
     return {"reward/shaped_mean": float(np.mean(rewards))}
 
 
+def group_reward_metrics(
+    raw: Sequence[TrainingGroup], rewarded: Sequence[TrainingGroup], *, failed: int
+) -> dict[str, float]:
+    """Return what the environment paid, on average over groups, to the trajectories that the group
+    reward ranks first, and the number of groups for which it failed.
+
+    Of votes and an environment that pays 1 or 0 the first is the share of labels that are right.
+    """
+    paid: list[float] = []
+    for own, given in zip(raw, rewarded, strict=True):
+        best = max(given.rewards)
+        paid.append(
+            float(
+                np.mean([r for r, g in zip(own.rewards, given.rewards, strict=True) if g == best])
+            )
+        )
+    return {
+        "group_reward/top_env_reward": float(np.mean(paid)),
+        "group_reward/failed_groups": float(failed),
+    }
+
+
 def selection_metrics(
     credited: Sequence[CreditedSample], rows: Sequence[CreditedSample]
 ) -> dict[str, float]:
