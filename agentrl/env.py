@@ -281,6 +281,17 @@ def count_milestones(env: object) -> int:
     return int(getattr(env, "milestones", 0))
 
 
+def suggests_strategies(env: object) -> bool:
+    """Return whether an environment puts different strategies into the prompts of one task.
+
+    Then every step's `reward_components` have `strategy`, its number from 1, or 0 for none.
+
+    Args:
+        env: Any object; one without the attribute `suggests_strategies` does not.
+    """
+    return getattr(env, "suggests_strategies", False) is True
+
+
 @runtime_checkable
 class GoldPlayer(Protocol):
     """An environment that can solve its own tasks: demonstrations, and proof that gold scores."""

@@ -16,7 +16,7 @@ is of the first policy. The table states the ages that were trained, not the bou
 
 What is finished is kept in `--folder`, and a further call goes on with the rest.
 `--only grpo m2po --staleness 16 --seeds 0` runs and tells a part; `--only` also takes ttrl, dare,
-echo and milestones.
+echo, milestones and nudge.
 """
 
 import json
@@ -35,7 +35,7 @@ from benchmarks.commands import CONFIGS, MADE, QUICK_WARMSTART, WARMSTART, agent
 from benchmarks.harness import Benchmark, parser, positive
 
 METHODS = ("grpo", "aepo", "ui_s1", "gspo", "cispo", "m2po")
-MORE = ("ttrl", "dare", "echo", "milestones")
+MORE = ("ttrl", "dare", "echo", "milestones", "nudge")
 """Methods that only `--only` runs: docs/results.md has no figure of them."""
 STALENESS = (0, 4, 16)
 SEEDS = (0, 1, 2)

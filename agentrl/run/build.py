@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from agentrl.authoring.env_contract import read_tasks
 from agentrl.chat.renderer import ChatRenderer
-from agentrl.config.learning.advantage import MilestonesAdvantage
+from agentrl.config.learning.advantage import MilestonesAdvantage, NudgeAdvantage
 from agentrl.config.learning.group_reward import VOTES
 from agentrl.config.run import ProbeSection, RunConfig, SandboxSection
 from agentrl.config.schema import plain
 from agentrl.config.section import mark_read
-from agentrl.env import Env, count_milestones, reports_answer
+from agentrl.env import Env, count_milestones, reports_answer, suggests_strategies
 from agentrl.errors import ConfigError
 from agentrl.evaluation.held_out import HeldOutEvaluation
 from agentrl.evaluation.split_guard import SplitOverlap, check_overlap, find_overlap
@@ -146,6 +146,11 @@ def check_reports(config: RunConfig, env: Env) -> None:
     """Raise `ConfigError` where a method needs to be told what the environment does not report."""
     _check_answers(config, env)
     advantage = config.learn.advantage
+    if isinstance(advantage, NudgeAdvantage) and not suggests_strategies(env):
+        raise ConfigError(
+            f"learn.advantage.name is {advantage.name}, but {config.env.id} suggests no "
+            "strategies; set env.id: agentrl_envs.strategies:NudgedEnv and env.kwargs.env to it"
+        )
     if isinstance(advantage, MilestonesAdvantage) and not count_milestones(env):
         raise ConfigError(
             f"learn.advantage.name is {advantage.name}, but {config.env.id} reports no milestones "

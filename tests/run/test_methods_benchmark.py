@@ -42,6 +42,7 @@ SOURCES = {
     "dare": ("grpo", "ppo_clip", "recompute", "tis", "none"),
     "echo": ("echo", "ppo_clip", "recompute", "tis", "none"),
     "milestones": ("milestones", "ppo_clip", "recompute", "tis", "none"),
+    "nudge": ("nudge", "ppo_clip", "recompute", "tis", "none"),
 }
 
 
@@ -114,7 +115,10 @@ def test_a_methods_config_is_a_longer_quickstart_with_its_method(method: str) ->
     for values in (one, other):
         values["learn"] |= slots
         values["run"]["steps"] = None
-        values["env"]["kwargs"].pop("milestones", None)
+        kwargs = values["env"]["kwargs"]
+        if "strategies" in kwargs:
+            values["env"] |= {"id": kwargs["env"], "kwargs": kwargs["kwargs"]}
+        kwargs.pop("milestones", None)
         values["rollout"]["branching"] = values["run"]["name"] = None
     assert one == other
 

@@ -221,6 +221,17 @@ class MilestonesAdvantage(ConfigSection):
     """Standard deviation to divide by; the paper does not say which."""
 
 
+class NudgeAdvantage(ConfigSection):
+    """NudgeRL's first term: a trajectory compared with those that were given the same strategy, and
+    its strategy with the task's others. The environment has to suggest strategies."""
+
+    name: Literal["nudge"] = "nudge"
+    between: float = Field(default=1.1, ge=0)
+    """Weight of the comparison among strategies."""
+    epsilon: PositiveFloat = 1e-5
+    """Added to the standard deviation."""
+
+
 class McGrpoAdvantage(ConfigSection):
     """MC-GRPO: reward minus the group median, divided by its median absolute deviation."""
 
@@ -274,6 +285,7 @@ AnyAdvantage = Annotated[
     | GigpoAdvantage
     | UiS1Advantage
     | MilestonesAdvantage
+    | NudgeAdvantage
     | McGrpoAdvantage
     | GapoAdvantage
     | XrpoAdvantage

@@ -11,6 +11,7 @@ from agentrl.config.learning.advantage import (
     GigpoAdvantage,
     McGrpoAdvantage,
     MilestonesAdvantage,
+    NudgeAdvantage,
 )
 from agentrl.config.learning.correction import NoCorrection
 from agentrl.config.learning.group_reward import VOTES
@@ -47,7 +48,9 @@ def _check_group_size(config: "RunConfig") -> Iterator[str]:
     advantage, allocation = config.learn.advantage, config.curation.allocation
     if config.rollout.group_size > 1 or isinstance(allocation, DarsAllocation):
         return
-    compares = isinstance(advantage, McGrpoAdvantage | BranchGrpoAdvantage | MilestonesAdvantage)
+    compares = isinstance(
+        advantage, McGrpoAdvantage | BranchGrpoAdvantage | MilestonesAdvantage | NudgeAdvantage
+    )
     raw = getattr(advantage, "singleton", None)
     # GiGPO also compares turns with each other, those of one trajectory too.
     if isinstance(advantage, GigpoAdvantage) and advantage.omega:

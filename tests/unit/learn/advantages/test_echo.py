@@ -66,6 +66,18 @@ def test_the_signal_is_whitened_entropy_and_doubt() -> None:
     assert only[1][1:] == pytest.approx([-0.5 * (1 - 0.1 * z), -0.5 * (1 + 0.1 * z)], rel=1e-6)
 
 
+def test_doubt_is_one_less_the_probability() -> None:
+    group = group_of(1.0, 0.0)
+    last = replace(group.samples[1], behaviour=np.array([math.nan, math.log(0.25), 0.0]))
+    group = replace(group, samples=(group.samples[0], last))
+    found = echo([group], credit=CREDIT, entropy_weight=0.0)
+    doubts = np.array([0.5, 0.5, 0.75, 0.0])
+    z = (doubts - doubts.mean()) / doubts.std(ddof=1)
+    assert [*found[0][1:], *found[1][1:]] == pytest.approx(
+        np.array([0.5, 0.5, -0.5, -0.5]) * (1 + 0.1 * z), rel=1e-6
+    )
+
+
 @given(st.lists(st.floats(-5, 5), min_size=1, max_size=6), st.floats(0.01, 1))
 def test_without_its_multiplier_it_is_grpo(rewards: list[float], probability: float) -> None:
     group = group_of(*rewards, probabilities=probability)

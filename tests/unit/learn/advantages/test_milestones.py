@@ -15,13 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.config.load import load_config
-from agentrl.env import call, say
 from agentrl.errors import ConfigError, LearnError
 from agentrl.learn.advantages.grpo import grpo
 from agentrl.learn.advantages.milestones import compare_milestones, milestones, read_milestones
 from agentrl.learn.sample import TrainingGroup, TrainingSample
 from agentrl.run import build
-from agentrl_envs.code.env import CodeEnv
 
 BITS = np.array([[1, 1, 0], [1, 0, 1], [0, 1, 1], [1, 1, 1]], dtype=float)
 
@@ -128,42 +126,7 @@ def test_a_report_that_contradicts_itself_is_an_error(parts: dict[str, float], f
         read_milestones(sample_of(**parts), 2)
 
 
-# The environment that reports them.
-
-
-async def play(env: CodeEnv, *codes: str, answer: str) -> dict[str, float]:
-    """Return what an episode of these calls and this answer told."""
-    task = next(iter(env.tasks("train")))
-    await env.reset(options={"task": task})
-    told: dict[str, float] = {}
-    right = str(task.answer)
-    actions = [call("python", code=code.replace("RIGHT", right)) for code in codes]
-    actions.append(say(f"<answer>{answer.replace('RIGHT', right)}</answer>"))
-    for action in actions:
-        info = (await env.step(action))[4]
-        told |= info.get("reward_components", {})
-    await env.close()
-    return told
-
-
-@pytest.mark.parametrize(
-    ("codes", "answer", "told"),
-    [
-        (["1", "RIGHT", "2"], "RIGHT", {"b1": 1.0, "t1": 1.0, "b2": 1.0, "t2": 3.0}),
-        (["1", "2"], "1", {"b1": 0.0, "t1": 1.0, "b2": 0.0, "t2": 2.0}),
-        ([], "RIGHT", {"b1": 0.0, "t1": 0.0, "b2": 1.0, "t2": 0.0}),
-    ],
-)
-async def test_code_reports_what_was_shown_and_what_was_given(
-    codes: list[str], answer: str, told: dict[str, float]
-) -> None:
-    env = CodeEnv(families="chain_sum", partial_credit=False, milestones=True)
-    assert await play(env, *codes, answer=answer) == named(told)
-
-
-async def test_code_reports_nothing_unless_it_is_asked_to() -> None:
-    env = CodeEnv(families="chain_sum", partial_credit=False)
-    assert await play(env, "RIGHT", answer="RIGHT") == {}
+# At load.
 
 
 @pytest.mark.parametrize(("kwargs", "is_refused"), [("", True), (", milestones: true", False)])
