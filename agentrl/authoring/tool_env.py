@@ -38,8 +38,6 @@ Reward = (
 """Function of a task and the messages that scores a finished conversation: a number, named parts or
 a `ScoredAnswer`. A synchronous one runs in a thread of its own. One that declares a third parameter
 is handed the `ToolSet` as the episode left it."""
-FindAnswer = Callable[[Task, Sequence[Message]], str | None]
-"""Function of a task and the whole conversation that returns the final answer, or None."""
 Tasks = Callable[[Split, int], Iterable[Task]]
 """Function of a split and a seed that yields tasks, finitely or not; equal seeds, equal tasks."""
 
@@ -81,7 +79,7 @@ class ToolEnv:
         reward: Reward,
         tools: Sequence[ToolSource | LateTools | str | Mapping[str, Any]] = (),
         system: str = "",
-        answer: FindAnswer | None = None,
+        answer: Callable[[Task, Sequence[Message]], str | None] | None = None,
         gold: Callable[[Task, Sequence[Message]], Action] | None = None,
         tool_timeout_s: float = 30.0,
         max_turns: int | None = None,

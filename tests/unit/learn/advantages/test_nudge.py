@@ -41,7 +41,7 @@ def sample_of(prompt: int, reward: float = 0.0, **components: float) -> Training
     )
 
 
-REWARDS, STRATEGIES = (0, 1, 1, 1, 0, 0, 0, 0), (0, 0, 1, 1, 1, 2, 2, 2)
+REWARDS, STRATEGIES = (0.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0), (0, 0, 1, 1, 1, 2, 2, 2)
 
 
 def test_the_worked_example() -> None:
@@ -97,7 +97,7 @@ def test_strategies_that_contradict_are_an_error(numbers: Sequence[float], fault
 
 
 def env_of(**settings: object) -> NudgedEnv:
-    known = {"env": "demo/Multiply-v0", "strategies": ["by hand", "with the tool"], **settings}
+    known = {"env": "reasoning/ChainSum-v0", "strategies": ["by hand", "with the tool"], **settings}
     return NudgedEnv(**known)  # pyright: ignore[reportArgumentType]
 
 
@@ -151,8 +151,8 @@ def test_settings_that_mean_nothing_are_refused(settings: dict[str, object], fau
 
 def test_an_environment_without_strategies_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.yaml"
-    path.write_text("env: {id: demo/Multiply-v0}\nlearn: {advantage: {name: nudge}}\n")
+    path.write_text("env: {id: reasoning/ChainSum-v0}\nlearn: {advantage: {name: nudge}}\n")
     config = load_config(path)
-    with pytest.raises(ConfigError, match=r"learn\.advantage\.name is nudge, but demo/Multiply"):
+    with pytest.raises(ConfigError, match=r"learn\.advantage\.name is nudge, but reasoning/Chain"):
         build.check_reports(config, build.build_env_factory(config, plays=False)())
     build.check_reports(config, env_of())
