@@ -214,7 +214,7 @@ class ToolEnv:
             return {}
         with blame(EnvError, f"answer of task {task.id!r}"):
             answer: object = self._find_answer(task, self._messages)
-        if answer is not None and not isinstance(answer, str):
+        if answer is not None and not isinstance(answer, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise EnvError(
                 f"the answer of task {task.id!r} is {answer!r:.80}, but an answer must be a text, "
                 "or None; fix the function `answer`"

@@ -49,7 +49,8 @@ class NudgedEnv(EnvWrapper):
             bare: Probability that a trajectory of a train task gets no strategy.
             wording: Text at the end of the prompt, with `{strategy}` in it.
         """
-        if not strategies or not all(isinstance(one, str) and one for one in strategies):
+        texts: Sequence[object] = strategies
+        if not texts or not all(isinstance(one, str) and one for one in texts):
             raise ConfigError(
                 f"strategies is {list(strategies)!r}, but it is a list of texts, at least one; two "
                 "are usual"
@@ -84,9 +85,8 @@ class NudgedEnv(EnvWrapper):
         return observation, info
 
     async def step(self, action: Action) -> Step:
-        *rest, info = await self.inner.step(action)
+        observation, reward, terminated, truncated, info = await self.inner.step(action)
         components = {**info.get("reward_components", {}), "strategy": float(self._number)}
-        observation, reward, terminated, truncated = rest
         return observation, reward, terminated, truncated, {**info, "reward_components": components}
 
     def around(self, inner: Any) -> Self:

@@ -123,7 +123,7 @@ def test_without_milestones_nothing_has_credit() -> None:
 )
 def test_a_report_that_contradicts_itself_is_an_error(parts: dict[str, float], fault: str) -> None:
     with pytest.raises(LearnError, match=f"task 't' sample 0: .*{fault}"):
-        read_milestones(sample_of(**parts), 2)
+        read_milestones(sample_of(4, **parts), 2)
 
 
 # At load.

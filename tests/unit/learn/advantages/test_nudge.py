@@ -97,7 +97,11 @@ def test_strategies_that_contradict_are_an_error(numbers: Sequence[float], fault
 
 
 def env_of(**settings: object) -> NudgedEnv:
-    known = {"env": "agentrl.testing:ScriptedEnv", "strategies": ["by hand", "with the tool"], **settings}
+    known = {
+        "env": "agentrl.testing:ScriptedEnv",
+        "strategies": ["by hand", "with the tool"],
+        **settings,
+    }
     return NudgedEnv(**known)  # pyright: ignore[reportArgumentType]
 
 
