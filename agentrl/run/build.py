@@ -149,7 +149,8 @@ def check_reports(config: RunConfig, env: Env) -> None:
     if isinstance(advantage, NudgeAdvantage) and not suggests_strategies(env):
         raise ConfigError(
             f"learn.advantage.name is {advantage.name}, but {config.env.id} suggests no "
-            "strategies; set env.id: agentrl_envs.strategies:NudgedEnv and env.kwargs.env to it"
+            "strategies; set env.id: agentrl_envs.strategies:NudgedEnv, and name that as `env` in "
+            "env.kwargs"
         )
     if isinstance(advantage, MilestonesAdvantage) and not count_milestones(env):
         raise ConfigError(
