@@ -65,8 +65,8 @@ def shaping_metrics(groups: Sequence[TrainingGroup]) -> dict[str, float]:
 def group_reward_metrics(
     raw: Sequence[TrainingGroup], rewarded: Sequence[TrainingGroup], *, failed: int
 ) -> dict[str, float]:
-    """Return what the environment paid, on average over groups, to the trajectories that the group
-    reward ranks first, and the number of groups for which it failed.
+    """Return the environment's mean reward for the trajectories that the group reward ranks first,
+    over groups, and the number of groups for which it failed.
 
     Of votes and an environment that pays 1 or 0 the first is the share of labels that are right.
     """

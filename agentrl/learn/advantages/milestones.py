@@ -87,7 +87,7 @@ def spread_over_spans(
 
 
 def read_milestones(sample: TrainingSample, count: int) -> MilestoneRecord:
-    """Return what the environment reported of `count` milestones.
+    """Return the record of `count` milestones that the environment reported.
 
     One that it did not mention was not reached. Raises `LearnError` for what contradicts itself.
     """
