@@ -111,12 +111,12 @@ def pay_answers(
 ) -> dict[str, float]:
     """Return DARE's reward of each answer that is not dropped, from its number and entropy."""
     shares = _normalise(votes)
-    kept = {answer: votes[answer] for answer, p in shares.items() if not p < minimum_share}
-    total = sum(count for count, _ in kept.values())
+    pool = {answer: votes[answer] for answer, p in shares.items() if not p < minimum_share}
+    total = sum(count for count, _ in pool.values())
     return {
         answer: share
-        + rarity_bonus * (1 - kept[answer][0] / total) * (1 - min(1.0, kept[answer][1]))
-        for answer, share in _normalise(kept).items()
+        + rarity_bonus * (1 - pool[answer][0] / total) * (1 - min(1.0, pool[answer][1]))
+        for answer, share in _normalise(pool).items()
     }
 
 

@@ -42,9 +42,11 @@ class LearnMethods:
     @classmethod
     def from_config(cls, section: LearnSection) -> "LearnMethods":
         """Return the methods of a config; `ConfigError` for a function that cannot be imported."""
-        own = section.group_reward
+        reward_section = section.group_reward
         return cls(
-            group_reward=None if own is None else bind_method(group_reward.METHODS, own),
+            group_reward=None
+            if reward_section is None
+            else bind_method(group_reward.METHODS, reward_section),
             shapings=tuple(bind_method(shaping.METHODS, each) for each in section.reward_shaping),
             advantage=bind_method(advantages.METHODS, section.advantage),
             loss=bind_method(losses.METHODS, section.loss),

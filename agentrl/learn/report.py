@@ -70,16 +70,18 @@ def group_reward_metrics(
 
     Of votes and an environment that pays 1 or 0 the first is the share of labels that are right.
     """
-    paid: list[float] = []
-    for own, given in zip(raw, rewarded, strict=True):
-        best = max(given.rewards)
-        paid.append(
+    top_means: list[float] = []
+    for group, scored in zip(raw, rewarded, strict=True):
+        best = max(scored.rewards)
+        top_means.append(
             float(
-                np.mean([r for r, g in zip(own.rewards, given.rewards, strict=True) if g == best])
+                np.mean(
+                    [r for r, g in zip(group.rewards, scored.rewards, strict=True) if g == best]
+                )
             )
         )
     return {
-        "group_reward/top_env_reward": float(np.mean(paid)),
+        "group_reward/top_env_reward": float(np.mean(top_means)),
         "group_reward/failed_groups": float(failed),
     }
 

@@ -58,15 +58,15 @@ def echo(
 
 def _doubts(samples: Sequence[TrainingSample]) -> list[Float[ndarray, " tokens"]]:
     """Return 1 - p on the mask. Where the engine reported no number it is the batch's mean."""
-    found: list[Float[ndarray, " tokens"]] = []
+    doubts: list[Float[ndarray, " tokens"]] = []
     for sample in samples:
-        known = sample.mask & np.isfinite(sample.behaviour)
-        logprobs = np.where(known, sample.behaviour, 0.0)
-        found.append(np.where(known, 1 - np.exp(np.minimum(logprobs, 0.0)), np.nan))
-    values = np.concatenate([np.zeros(0), *found])
+        finite = sample.mask & np.isfinite(sample.behaviour)
+        logprobs = np.where(finite, sample.behaviour, 0.0)
+        doubts.append(np.where(finite, 1 - np.exp(np.minimum(logprobs, 0.0)), np.nan))
+    values = np.concatenate([np.zeros(0), *doubts])
     values = values[np.isfinite(values)]
     middle = values.mean() if len(values) else 0.0
-    return [np.where(np.isfinite(doubt), doubt, middle) for doubt in found]
+    return [np.where(np.isfinite(doubt), doubt, middle) for doubt in doubts]
 
 
 def _bind(section: EchoAdvantage) -> AdvantageFunction:

@@ -33,9 +33,9 @@ def compare_strategies(
     overall = values.mean()
     raw = values - overall
     for strategy in {*groups.tolist()} - {0}:
-        own = groups == strategy
-        mean = values[own].mean()
-        raw[own] = values[own] - mean + between * (mean - overall)
+        members = groups == strategy
+        mean = values[members].mean()
+        raw[members] = values[members] - mean + between * (mean - overall)
     if raw.max() - raw.min() < 1e-12 * max(1.0, abs(values).max()):
         return (0.0,) * len(values)
     return tuple(float(a) for a in (raw - raw.mean()) / (raw.std() + epsilon))
