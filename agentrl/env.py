@@ -152,6 +152,8 @@ class Env(Protocol):
     reward. Every well-known key of `Info` is optional:
 
     - `reward_components`: `dict[str, float]`, the parts of the reward for reports;
+    - `answer`: `str`, the final answer, in the step that ends the episode; equal answers are equal
+      texts (see `reports_answer`);
     - `tool_results`: `tuple[ToolResult, ...]`, what the tools of this step did;
     - `patch`: `Patch`, what the policy is taken to have said instead.
     """
@@ -256,6 +258,38 @@ def looks_ahead(env: object) -> bool:
         env: Any object; one without the attribute does not.
     """
     return isinstance(env, LooksAhead) and env.looks_ahead
+
+
+def reports_answer(env: object) -> bool:
+    """Return whether an environment reports final answers, which trajectories can vote with.
+
+    Args:
+        env: Any object; one without the attribute `reports_answer` does not.
+    """
+    return getattr(env, "reports_answer", False) is True
+
+
+def count_milestones(env: object) -> int:
+    """Return the number of milestones that an environment reports on the way through its tasks.
+
+    Of milestone j, counted from 1, `reward_components` have `milestone/j`, 1.0 if it was reached,
+    and `milestone_turn/j`, the turn that settled it, counted from 0.
+
+    Args:
+        env: Any object; one without the attribute `milestones` reports none.
+    """
+    return int(getattr(env, "milestones", 0))
+
+
+def suggests_strategies(env: object) -> bool:
+    """Return whether an environment puts different strategies into the prompts of one task.
+
+    Then every step's `reward_components` have `strategy`, its number from 1, or 0 for none.
+
+    Args:
+        env: Any object; one without the attribute `suggests_strategies` does not.
+    """
+    return getattr(env, "suggests_strategies", False) is True
 
 
 @runtime_checkable

@@ -165,6 +165,7 @@ def register_tool_env(
     reward: Reward,
     tools: Sequence[ToolSource | LateTools] = (),
     system: str = "",
+    answer: Callable[[Task, Sequence[Message]], str | None] | None = None,
     gold: Callable[[Task, Sequence[Message]], Action] | None = None,
     tool_timeout_s: float = 30.0,
     description: str = "",
@@ -180,6 +181,8 @@ def register_tool_env(
             the `ToolSet` as the episode left it.
         tools: Functions marked with `@tool`, classes with such methods, or `LateTools`.
         system: System message; empty for none.
+        answer: Function of a task and the whole conversation that returns the final answer as a
+            text, equal for equal answers, or None; `learn.group_reward` lets trajectories vote.
         gold: Function of a task and the messages so far that returns the next action of a player
             that solves the task. Demonstrations need it.
         tool_timeout_s: Deadline of every call, open, fork and close of a tool.
@@ -195,6 +198,7 @@ def register_tool_env(
         reward=reward,
         tools=tuple(tools),
         system=system,
+        answer=answer,
         gold=gold,
         tool_timeout_s=tool_timeout_s,
     )

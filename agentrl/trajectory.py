@@ -221,6 +221,8 @@ class Leaf:
     """Rewards that the environment paid after each turn; their sum is the outcome's reward."""
     components: dict[str, float] = field(default_factory=dict[str, float])
     """Parts of the reward by name, as the environment told them."""
+    answer: str | None = None
+    """Final answer, as the environment reported it when the episode ended."""
     seconds: float = 0.0
     """Wall time of the episode."""
     tool_calls: int = 0

@@ -15,7 +15,8 @@ is of the first policy. The table states the ages that were trained, not the bou
   at least 0.9; mean over the seeds that got there. What waits in the backlog is not in it.
 
 What is finished is kept in `--folder`, and a further call goes on with the rest.
-`--only grpo m2po --staleness 16 --seeds 0` runs and tells a part.
+`--only grpo m2po --staleness 16 --seeds 0` runs and tells a part; `--only` also takes ttrl, dare,
+echo, milestones and nudge.
 """
 
 import json
@@ -34,6 +35,8 @@ from benchmarks.commands import CONFIGS, MADE, QUICK_WARMSTART, WARMSTART, agent
 from benchmarks.harness import Benchmark, parser, positive
 
 METHODS = ("grpo", "aepo", "ui_s1", "gspo", "cispo", "m2po")
+MORE = ("ttrl", "dare", "echo", "milestones", "nudge")
+"""Methods that only `--only` runs: docs/results.md has no figure of them."""
 STALENESS = (0, 4, 16)
 SEEDS = (0, 1, 2)
 QUICK_STALENESS = 4
@@ -197,10 +200,11 @@ def table(found: Sequence[Found]) -> str:
 
 def grouped(found: Iterable[Found]) -> dict[tuple[str, int], list[Found]]:
     """Return what was found by method and staleness, seeds in order."""
+    order = (*METHODS, *MORE)
     groups: dict[tuple[str, int], list[Found]] = {}
-    for one in sorted(found, key=lambda f: (METHODS.index(f.cell.method), f.cell.name)):
+    for one in sorted(found, key=lambda f: (order.index(f.cell.method), f.cell.name)):
         groups.setdefault((one.cell.method, one.cell.staleness), []).append(one)
-    return dict(sorted(groups.items(), key=lambda item: (item[0][1], METHODS.index(item[0][0]))))
+    return dict(sorted(groups.items(), key=lambda item: (item[0][1], order.index(item[0][0]))))
 
 
 def line(own: Sequence[Found]) -> str:
@@ -289,7 +293,7 @@ def main() -> None:
     """Run what is missing of the matrix and state what came out."""
     arguments = parser(__doc__)
     arguments.add_argument("--folder", type=Path, default=Path("runs/methods"))
-    arguments.add_argument("--only", nargs="+", choices=METHODS, default=METHODS)
+    arguments.add_argument("--only", nargs="+", choices=(*METHODS, *MORE), default=METHODS)
     arguments.add_argument("--staleness", type=int, nargs="+", default=STALENESS)
     arguments.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
     arguments.add_argument("--jobs", type=positive, default=2, help="runs at a time")

@@ -56,6 +56,8 @@ class ToolEnv:
         tools: Tools as for `register_tool_env`, or by name: `"module:name"`, and
             `{"source": "module:name", ...}` with arguments.
         system: System message; empty for none.
+        answer: Function of a task and the whole conversation that returns the final answer as a
+            text, equal for equal answers, or None; `learn.group_reward` lets trajectories vote.
         gold: Function of a task and the messages so far that returns the next action.
         tool_timeout_s: Deadline of every call, open, fork and close of a tool.
         max_turns: Number of messages of the agent after which an episode ends; None sets no end.
@@ -77,6 +79,7 @@ class ToolEnv:
         reward: Reward,
         tools: Sequence[ToolSource | LateTools | str | Mapping[str, Any]] = (),
         system: str = "",
+        answer: Callable[[Task, Sequence[Message]], str | None] | None = None,
         gold: Callable[[Task, Sequence[Message]], Action] | None = None,
         tool_timeout_s: float = 30.0,
         max_turns: int | None = None,
@@ -88,6 +91,7 @@ class ToolEnv:
         self._tasks = tasks
         self._reward = reward
         self._reward_sees_tools = count_required_parameters(reward) > 2
+        self._find_answer = answer
         self._max_turns = max_turns
         self._turns = 0
         self._tools = tuple(map(load_tool, tools))
@@ -144,13 +148,18 @@ class ToolEnv:
         if not (action.tool_calls or action.malformed):
             reward, info = await self._score(task, toolbox)
             self._ended = True
-            return Observation(()), reward, True, False, info
+            return Observation(()), reward, True, False, {**info, **self._report_answer(task)}
         step = await self._answer_calls(toolbox, action)
         if self._turns != self._max_turns:
             return step
         reward, info = await self._score(task, toolbox)
         self._ended = True
         return step[0], reward, False, True, {**step[4], **info}
+
+    @property
+    def reports_answer(self) -> bool:
+        """Whether the last step of an episode reports the final answer."""
+        return self._find_answer is not None
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -199,6 +208,18 @@ class ToolEnv:
         answers = tuple(result.message for result in results)
         self._messages = (*self._messages, *answers)
         return Observation(answers), 0.0, False, False, {"tool_results": tuple(results)}
+
+    def _report_answer(self, task: Task) -> Info:
+        if self._find_answer is None:
+            return {}
+        with blame(EnvError, f"answer of task {task.id!r}"):
+            answer: object = self._find_answer(task, self._messages)
+        if answer is not None and not isinstance(answer, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise EnvError(
+                f"the answer of task {task.id!r} is {answer!r:.80}, but an answer must be a text, "
+                "or None; fix the function `answer`"
+            )
+        return {"answer": answer}
 
     async def _score(self, task: Task, toolbox: ToolSet) -> tuple[float, Info]:
         extra_args = (toolbox,) if self._reward_sees_tools else ()

@@ -7,6 +7,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from agentrl.config.learning.advantage import AnyAdvantage, GrpoAdvantage
 from agentrl.config.learning.correction import AnyCorrection, TruncatedCorrection
+from agentrl.config.learning.group_reward import AnyGroupReward
 from agentrl.config.learning.loss import Aggregation, AnyLoss, PpoClipLoss
 from agentrl.config.learning.proximal import AnyProximal, RecomputedProximal
 from agentrl.config.learning.rejection import AnyRejection
@@ -142,6 +143,9 @@ class KlSection(ConfigSection):
 class LearnSection(ConfigSection):
     """Training on a batch of groups: advantages, loss, and optimiser."""
 
+    group_reward: AnyGroupReward | None = None
+    """Group reward: replaces the rewards of a group before they are shaped, for example by votes;
+    reports show the environment's reward. Null keeps the environment's."""
     reward_shaping: tuple[AnyShaping, ...] = ()
     """Reward shaping, applied in order before advantages are computed; reports show the unshaped
     reward."""

@@ -84,7 +84,7 @@ def _find_choices() -> Iterator[tuple[KeyPath, str]]:
     for key in keys(RunConfig):
         if len(key.sections) > 1 and not key.required:
             default = key.field.get_default(call_default_factory=True)
-            if method := method_of(type(default)):
+            if default is not None and (method := method_of(type(default))):
                 yield tuple(key.path.split(".")), method
 
 

@@ -249,7 +249,11 @@ def build_step(
 
 def keep_info(info: Info) -> Info:
     """Return an info without what has another meaning here: parts of the reward are numbers."""
-    entries = {name: value for name, value in info.items() if name not in ("tool_results", "patch")}
+    entries = {
+        name: value
+        for name, value in info.items()
+        if name not in ("answer", "tool_results", "patch")
+    }
     components = entries.get("reward_components", {})
     values = cast("dict[Any, Any]", components).values() if isinstance(components, dict) else [None]
     if not all(isinstance(value, int | float) for value in values):

@@ -1,7 +1,7 @@
 """Step 6 of the flow: what the trainer is given of a batch; other processes can read it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agentrl.learn.sample import Trainable, TrainingGroup, TurnWeights, groups_of
 from agentrl.trajectory import Tree, reward_of
@@ -31,6 +31,14 @@ class TrainingBatch:
             owners=tuple(at for at, tree in enumerate(trees) if _has_reward(tree)),
             trees=len(trees),
             trajectories=sum(len(tree.leaves) for tree in trees),
+        )
+
+    def keep_groups(self, places: Sequence[int]) -> "TrainingBatch":
+        """Return the batch with the groups at these places; trajectories of the others failed."""
+        return replace(
+            self,
+            groups=tuple(self.groups[place] for place in places),
+            owners=tuple(self.owners[place] for place in places),
         )
 
     @property

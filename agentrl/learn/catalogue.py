@@ -14,6 +14,7 @@ from agentrl.errors import ConfigError
 from agentrl.learn import (
     advantages,
     corrections,
+    group_reward,
     losses,
     proximals,
     rejections,
@@ -25,24 +26,28 @@ from agentrl.learn.method import LearnMethod, Need
 
 @dataclass(frozen=True, slots=True)
 class MethodSlot:
-    """A place in the `learn` section that takes a method, or a list of them."""
+    """A place in the `learn` section that takes a method, one or none, or a list of them."""
 
     key: str
     methods: Sequence[LearnMethod[Any]]
 
     @property
     def default(self) -> str:
-        """Return the name of the method that is taken where none is named; empty for a list."""
+        """Return the name of the method that is taken where none is named; empty where none is
+        needed."""
         value = LearnSection.model_fields[self.key].default
         return method_of(type(value)) if isinstance(value, ConfigSection) else ""
 
     def sections(self, learn: LearnSection) -> tuple[ConfigSection, ...]:
         """Return the sections that a config has in this place."""
         value = getattr(learn, self.key)
+        if value is None:
+            return ()
         return value if isinstance(value, tuple) else (value,)
 
 
 SLOTS = (
+    MethodSlot("group_reward", group_reward.METHODS),
     MethodSlot("reward_shaping", shaping.METHODS),
     MethodSlot("advantage", advantages.METHODS),
     MethodSlot("loss", losses.METHODS),

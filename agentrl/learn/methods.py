@@ -6,6 +6,7 @@ from agentrl.config.learn import LearnSection
 from agentrl.learn import (
     advantages,
     corrections,
+    group_reward,
     losses,
     proximals,
     rejections,
@@ -15,6 +16,7 @@ from agentrl.learn import (
 from agentrl.learn.advantage import AdvantageFunction
 from agentrl.learn.catalogue import SLOTS
 from agentrl.learn.correction import AnyCorrectionFunction, RejectionFunction
+from agentrl.learn.group_reward import GroupRewardFunction
 from agentrl.learn.loss import AnyLossFunction
 from agentrl.learn.method import Need, bind_method, find_needs
 from agentrl.learn.proximal import ProximalFunction
@@ -27,6 +29,7 @@ from agentrl.learn.shaping import ShapingFunction
 class LearnMethods:
     """One function per slot, or several that are applied one after the other."""
 
+    group_reward: GroupRewardFunction | None
     shapings: tuple[ShapingFunction, ...]
     advantage: AdvantageFunction
     loss: AnyLossFunction
@@ -39,7 +42,11 @@ class LearnMethods:
     @classmethod
     def from_config(cls, section: LearnSection) -> "LearnMethods":
         """Return the methods of a config; `ConfigError` for a function that cannot be imported."""
+        reward_section = section.group_reward
         return cls(
+            group_reward=None
+            if reward_section is None
+            else bind_method(group_reward.METHODS, reward_section),
             shapings=tuple(bind_method(shaping.METHODS, each) for each in section.reward_shaping),
             advantage=bind_method(advantages.METHODS, section.advantage),
             loss=bind_method(losses.METHODS, section.loss),

@@ -62,6 +62,30 @@ def shaping_metrics(groups: Sequence[TrainingGroup]) -> dict[str, float]:
     return {"reward/shaped_mean": float(np.mean(rewards))}
 
 
+def group_reward_metrics(
+    raw: Sequence[TrainingGroup], rewarded: Sequence[TrainingGroup], *, failed: int
+) -> dict[str, float]:
+    """Return the environment's mean reward for the trajectories that the group reward ranks first,
+    over groups, and the number of groups for which it failed.
+
+    Of votes and an environment that pays 1 or 0 the first is the share of labels that are right.
+    """
+    top_means: list[float] = []
+    for group, scored in zip(raw, rewarded, strict=True):
+        best = max(scored.rewards)
+        top_means.append(
+            float(
+                np.mean(
+                    [r for r, g in zip(group.rewards, scored.rewards, strict=True) if g == best]
+                )
+            )
+        )
+    return {
+        "group_reward/top_env_reward": float(np.mean(top_means)),
+        "group_reward/failed_groups": float(failed),
+    }
+
+
 def selection_metrics(
     credited: Sequence[CreditedSample], rows: Sequence[CreditedSample]
 ) -> dict[str, float]:

@@ -37,6 +37,8 @@ class TrainingSample:
     """Rewards that the environment paid after each turn; empty where it only pays at the end."""
     components: Mapping[str, float] = field(default_factory=dict[str, float])
     """Parts of the reward and what else the environment told of it, by name."""
+    answer: str | None = None
+    """Final answer that the environment reported; None where it reported none."""
     truncated: bool = False
     """True if a limit of ours ended it, and not the task."""
     entropies: Float[ndarray, " tokens"] | None = None
@@ -77,6 +79,16 @@ class TrainingGroup:
     def rewards(self) -> tuple[float, ...]:
         """Return the rewards in the order of the samples."""
         return tuple(sample.reward for sample in self.samples)
+
+
+def entropies_of(sample: TrainingSample) -> Float[ndarray, " tokens"]:
+    """Return a sample's entropies; raise `ValueError` where nothing asked for them."""
+    if sample.entropies is None:
+        raise ValueError(
+            f"task {sample.task_id!r} sample {sample.sample} has no entropies; a method that wraps "
+            'this one must declare that it needs them: @needs("entropies")'
+        )
+    return sample.entropies
 
 
 Trainable = Callable[[Int[ndarray, " tokens"]], Bool[ndarray, " tokens"]]
@@ -157,6 +169,7 @@ def sample_of(
         sampled=tokens.sampled,
         turn_rewards=leaf.turn_rewards,
         components=leaf.components,
+        answer=leaf.answer,
         truncated=isinstance(leaf.outcome, Truncated),
         weights=None
         if weights is None

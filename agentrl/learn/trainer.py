@@ -27,6 +27,7 @@ from agentrl.learn.contexts import rows_of
 from agentrl.learn.critic import critic_of, explained_variance, watch_hidden_states
 from agentrl.learn.dtensor import alike, local
 from agentrl.learn.ewma import WeightEma
+from agentrl.learn.group_reward import reward_groups
 from agentrl.learn.layouts import LAYOUTS
 from agentrl.learn.layouts.probe import check_layout
 from agentrl.learn.logprob_gap import GapAlarm, gap_metrics
@@ -47,7 +48,12 @@ from agentrl.learn.proximal import ELSEWHERE
 from agentrl.learn.proximals import anchor_of
 from agentrl.learn.randomness import random_state, set_random_state
 from agentrl.learn.ranks import ALONE, TrainerRanks
-from agentrl.learn.report import batch_metrics, selection_metrics, shaping_metrics
+from agentrl.learn.report import (
+    batch_metrics,
+    group_reward_metrics,
+    selection_metrics,
+    shaping_metrics,
+)
 from agentrl.learn.sample import (
     Trainable,
     TrainingGroup,
@@ -259,16 +265,18 @@ class PolicyTrainer:
             return self._learn(batch)
 
     def _learn(self, batch: TrainingBatch) -> dict[str, float]:
-        raw = batch.groups
         with explain_out_of_memory(LearnError, "scoring the batch of a step", PASS_WAY_OUT):
-            groups = self._score(shape_rewards(raw, self._methods.shapings))
+            batch, groups, faults = self._score(batch)
+        raw = batch.groups
         credited = self._assign_credit(groups)
         rows = self._select_rows(credited)
         self._check(rows, batch)
         self.ranks.check_same(partial(digest_decisions, rows, batch), "the credit of a batch")
         metrics = batch_metrics(raw, credited, rows, failed=batch.failed, version=self.version)
-        if self._methods.shapings:
+        if self._methods.shapings or self._methods.group_reward:
             metrics |= shaping_metrics(groups)
+        if self._methods.group_reward:
+            metrics |= group_reward_metrics(raw, groups, failed=faults)
         if self._methods.selections:
             metrics |= selection_metrics(credited, rows)
         tally = MetricAccumulator()
@@ -439,12 +447,20 @@ class PolicyTrainer:
             if f"{name}.A" in tensors
         }
 
-    def _score(self, groups: Sequence[TrainingGroup]) -> Sequence[TrainingGroup]:
-        """Return the groups with what their credit and loss need to know of the weights at batch
-        start and of the reference."""
+    def _score(self, batch: TrainingBatch) -> tuple[TrainingBatch, Sequence[TrainingGroup], int]:
+        """Return the groups with their rewards and with what their credit and loss need to know of
+        the weights at batch start and of the reference; also the batch without those whose group
+        reward failed, and their number."""
+        groups: Sequence[TrainingGroup] = batch.groups
+        failed = 0
         with self._fixed_weights():
             if self._needs_evidence:
                 groups = self._evidence.score_groups(groups)
+            if self._methods.group_reward is not None:
+                rewarded = reward_groups(groups, self._methods.group_reward)
+                batch, groups = batch.keep_groups(rewarded.places), rewarded.groups
+                failed = len(rewarded.faults)
+            groups = shape_rewards(groups, self._methods.shapings)
             if self.critic is not None:
                 groups = self.critic.add_values(
                     groups, self._layout, limit_tokens=self._limit_tokens
@@ -452,7 +468,7 @@ class PolicyTrainer:
         if self._reference is not None:
             with self._fixed_weights():
                 groups = self._reference.score_reference(groups)
-        return groups
+        return batch, groups, failed
 
     def _fixed_weights(self) -> AbstractContextManager[None]:
         """Encode images once in the block, in which no weight changes."""

@@ -162,6 +162,7 @@ class EpisodeRunner:
     _context: list[int] = field(default_factory=list[int])
     _rewards: list[float] = field(default_factory=list[float])
     _components: dict[str, float] = field(default_factory=dict[str, float])
+    _final_answer: str | None = None
     _tool_calls: int = 0
     _given_tokens: int = 0
     _left_tokens: int = 0
@@ -187,6 +188,7 @@ class EpisodeRunner:
             sample=self.sample,
             turn_rewards=tuple(self._rewards),
             components=self._components,
+            answer=self._final_answer,
             seconds=self.clock() - started,
             tool_calls=self._tool_calls,
         )
@@ -227,6 +229,8 @@ class EpisodeRunner:
             self._rewards.append(reward)
             self._components |= info.get("reward_components", {})
             if terminated or truncated:
+                answer = info.get("answer")
+                self._final_answer = answer if isinstance(answer, str) else None
                 self._record_last_step(started)
                 return Finished(self._reward) if terminated else Truncated("turns", self._reward)
             results = info.get("tool_results", ())

@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from agentrl.authoring.env_contract import read_tasks
 from agentrl.chat.renderer import ChatRenderer
+from agentrl.config.learning.advantage import MilestonesAdvantage, NudgeAdvantage
+from agentrl.config.learning.group_reward import VOTES
 from agentrl.config.run import ProbeSection, RunConfig, SandboxSection
 from agentrl.config.schema import plain
 from agentrl.config.section import mark_read
-from agentrl.env import Env
+from agentrl.env import Env, count_milestones, reports_answer, suggests_strategies
+from agentrl.errors import ConfigError
 from agentrl.evaluation.held_out import HeldOutEvaluation
 from agentrl.evaluation.split_guard import SplitOverlap, check_overlap, find_overlap
 from agentrl.events.kinds import GroupRequest
@@ -137,6 +140,34 @@ def check_splits(config: RunConfig, env: Env, heldout: Sequence[Task]) -> None:
     train_tasks = max(1, min(section.train_tasks, used))
     overlap = find_split_overlap(config, env, heldout, train_tasks=train_tasks)
     check_overlap(overlap, max_near_fraction=section.max_near_fraction)
+
+
+def check_reports(config: RunConfig, env: Env) -> None:
+    """Raise `ConfigError` where a method needs to be told what the environment does not report."""
+    _check_answers(config, env)
+    advantage = config.learn.advantage
+    if isinstance(advantage, NudgeAdvantage) and not suggests_strategies(env):
+        raise ConfigError(
+            f"learn.advantage.name is {advantage.name}, but {config.env.id} suggests no "
+            "strategies; set env.id: agentrl_envs.strategies:NudgedEnv, and name that as `env` in "
+            "env.kwargs"
+        )
+    if isinstance(advantage, MilestonesAdvantage) and not count_milestones(env):
+        raise ConfigError(
+            f"learn.advantage.name is {advantage.name}, but {config.env.id} reports no milestones "
+            "with these env.kwargs; set `milestones: true` there if it has that key (code/Mix-v0), "
+            "or let your environment report `milestone/1` and `milestone_turn/1` (docs/methods.md)"
+        )
+
+
+def _check_answers(config: RunConfig, env: Env) -> None:
+    votes = config.learn.group_reward
+    if isinstance(votes, VOTES) and not reports_answer(env):
+        raise ConfigError(
+            f"learn.group_reward.name is {votes.name}, which compares final answers, but "
+            f"{config.env.id} reports none; give its ToolEnv an `answer` function (or set "
+            'reports_answer = True and put info["answer"] in the last step), or remove the key'
+        )
 
 
 def build_diagnostics(

@@ -158,6 +158,7 @@ def train(
     set_thread_count(config.run.threads)
     check_adapters(config)
     env = make_env()
+    build.check_reports(config, env)
     heldout = build.build_evaluation_tasks(config, env, progress.say)
     build.check_splits(config, env, heldout)
     sampler = build.build_task_sampler(config, env, heldout)

@@ -20,7 +20,6 @@ from benchmarks import methods
 from benchmarks.commands import CONFIGS, WARMSTART
 from benchmarks.harness import Benchmark
 from benchmarks.methods import (
-    METHODS,
     SIZES,
     STALENESS,
     Cell,
@@ -39,6 +38,11 @@ SOURCES = {
     "gspo": ("grpo", "gspo", "recompute", "tis", "none"),
     "cispo": ("grpo", "cispo", "behaviour", "none", "none"),
     "m2po": ("grpo", "m2po", "recompute", "none", "none"),
+    "ttrl": ("grpo", "ppo_clip", "recompute", "tis", "none"),
+    "dare": ("grpo", "ppo_clip", "recompute", "tis", "none"),
+    "echo": ("echo", "ppo_clip", "recompute", "tis", "none"),
+    "milestones": ("milestones", "ppo_clip", "recompute", "tis", "none"),
+    "nudge": ("nudge", "ppo_clip", "recompute", "tis", "none"),
 }
 
 
@@ -79,7 +83,7 @@ def found(cell: Cell = CELL, **changes: Any) -> Found:
     return Found(**(known | changes))
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", SOURCES)
 @pytest.mark.parametrize("staleness", STALENESS)
 def test_every_cell_is_a_config_that_loads(method: str, staleness: int, tmp_path: Path) -> None:
     cell = Cell(method=method, staleness=staleness, seed=2)
@@ -97,7 +101,7 @@ def test_every_cell_is_a_config_that_loads(method: str, staleness: int, tmp_path
         assert (rollout.mode, rollout.backlog) == ("sync", 0)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", SOURCES)
 def test_a_methods_config_is_a_longer_quickstart_with_its_method(method: str) -> None:
     config = load_config(CONFIGS / "methods" / f"{method}.yaml")
     warmstart = [f"{key}={value}" for key, value in WARMSTART.items()]
@@ -106,11 +110,15 @@ def test_a_methods_config_is_a_longer_quickstart_with_its_method(method: str) ->
     learn = config.learn
     chosen = (learn.advantage, learn.loss, learn.proximal, learn.correction)
     assert (*(slot.name for slot in chosen), config.rollout.branching.topology) == SOURCES[method]
-    slots = dict.fromkeys(("advantage", "loss", "proximal", "correction", "kl"))
+    slots = dict.fromkeys(("group_reward", "advantage", "loss", "proximal", "correction", "kl"))
     one, other = plain(config), plain(base)
     for values in (one, other):
         values["learn"] |= slots
         values["run"]["steps"] = None
+        kwargs = values["env"]["kwargs"]
+        if "strategies" in kwargs:
+            values["env"] |= {"id": kwargs["env"], "kwargs": kwargs["kwargs"]}
+        kwargs.pop("milestones", None)
         values["rollout"]["branching"] = values["run"]["name"] = None
     assert one == other
 

@@ -44,6 +44,22 @@ class AepoAdvantage(GroupScore):
     least 0."""
 
 
+class EchoAdvantage(GroupScore):
+    """GRPO with ECHO's shaping: more credit, of either sign, where the policy was unsure. Only that
+    part of ECHO is here."""
+
+    name: Literal["echo"] = "echo"
+    multiplier: float = Field(default=0.1, ge=0)
+    """Increase of the factor per unit of the signal."""
+    entropy_weight: float = Field(default=1.0, ge=0)
+    """Weight of the whitened entropy in the signal."""
+    doubt_weight: float = Field(default=1.0, ge=0)
+    """Weight of the whitened 1 - p in the signal, p the sampled token's probability."""
+    limit: PositiveFloat = 2.0
+    """Absolute bound of the signal. With `multiplier` x `limit` below 1 no advantage changes its
+    sign."""
+
+
 class TreeGrpoAdvantage(GroupScore):
     """Tree-GRPO: advantage among all trajectories of the task and among those of the same tree."""
 
@@ -196,6 +212,26 @@ class UiS1Advantage(ConfigSection):
     """Episode-level term in a group of one trajectory: zero or the raw reward."""
 
 
+class MilestonesAdvantage(ConfigSection):
+    """Milestones, after SCRL: the turns on the way to each milestone, compared with those of the
+    group, by whether it and all before it were reached. The environment has to report them."""
+
+    name: Literal["milestones"] = "milestones"
+    deviation: Literal["population", "unbiased"] = "population"
+    """Standard deviation to divide by; the paper does not say which."""
+
+
+class NudgeAdvantage(ConfigSection):
+    """NudgeRL's first term: a trajectory compared with those that were given the same strategy, and
+    its strategy with the task's others. The environment has to suggest strategies."""
+
+    name: Literal["nudge"] = "nudge"
+    between: float = Field(default=1.1, ge=0)
+    """Weight of the comparison among strategies."""
+    epsilon: PositiveFloat = 1e-5
+    """Added to the standard deviation."""
+
+
 class McGrpoAdvantage(ConfigSection):
     """MC-GRPO: reward minus the group median, divided by its median absolute deviation."""
 
@@ -248,11 +284,14 @@ AnyAdvantage = Annotated[
     | SegmentReinforceAdvantage
     | GigpoAdvantage
     | UiS1Advantage
+    | MilestonesAdvantage
+    | NudgeAdvantage
     | McGrpoAdvantage
     | GapoAdvantage
     | XrpoAdvantage
     | ArpoAdvantage
     | AepoAdvantage
+    | EchoAdvantage
     | TreeGrpoAdvantage
     | TreeRlAdvantage
     | BranchGrpoAdvantage

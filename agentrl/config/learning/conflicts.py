@@ -6,11 +6,15 @@ from typing import TYPE_CHECKING
 from agentrl.config.curation import DarsAllocation
 from agentrl.config.learning.advantage import (
     BranchGrpoAdvantage,
+    EchoAdvantage,
     GaeAdvantage,
     GigpoAdvantage,
     McGrpoAdvantage,
+    MilestonesAdvantage,
+    NudgeAdvantage,
 )
 from agentrl.config.learning.correction import NoCorrection
+from agentrl.config.learning.group_reward import VOTES
 from agentrl.config.learning.loss import BapoLoss, M2poLoss
 from agentrl.config.learning.proximal import (
     BehaviourProximal,
@@ -34,6 +38,8 @@ def learning_conflicts(config: "RunConfig") -> Iterator[str]:
     yield from _check_critic(config)
     yield from _check_replay(config)
     yield from _check_overlong(config)
+    yield from _check_votes(config)
+    yield from _check_echo(config)
     yield from _check_devices(config)
     yield from _check_context_parallel(config)
 
@@ -42,7 +48,9 @@ def _check_group_size(config: "RunConfig") -> Iterator[str]:
     advantage, allocation = config.learn.advantage, config.curation.allocation
     if config.rollout.group_size > 1 or isinstance(allocation, DarsAllocation):
         return
-    compares = isinstance(advantage, McGrpoAdvantage | BranchGrpoAdvantage)
+    compares = isinstance(
+        advantage, McGrpoAdvantage | BranchGrpoAdvantage | MilestonesAdvantage | NudgeAdvantage
+    )
     raw = getattr(advantage, "singleton", None)
     # GiGPO also compares turns with each other, those of one trajectory too.
     if isinstance(advantage, GigpoAdvantage) and advantage.omega:
@@ -124,6 +132,50 @@ def _check_replay(config: "RunConfig") -> Iterator[str]:
             "curation.pool.name is success, which reuses trajectories sampled by older policies, "
             "but learn.correction.name is none, which would train them as on-policy; set "
             "learn.correction.name: tis"
+        )
+
+
+_REWARD_BLIND = {
+    "sampler": ("stream", "uniform"),
+    "allocation": ("fixed",),
+    "filter": ("none",),
+    "pool": ("none",),
+    "members": ("all",),
+}
+"""Methods of curation that no reward of the environment changes."""
+
+
+def _check_votes(config: "RunConfig") -> Iterator[str]:
+    votes = config.learn.group_reward
+    if not isinstance(votes, VOTES):
+        return
+    setting = f"learn.group_reward.name is {votes.name}, "
+    if config.rollout.group_size == 1:
+        yield (
+            f"{setting}which counts the votes of a group, but rollout.group_size is 1; raise it, "
+            "to 8 for example"
+        )
+    for slot, blind in _REWARD_BLIND.items():
+        name = getattr(config.curation, slot).name
+        if name not in blind:
+            yield (
+                f"{setting}which uses no reward of the environment, but curation.{slot}.name is "
+                f"{name}, which does; set curation.{slot}.name: {blind[0]}"
+            )
+    if any(shaping.name == "fapo" for shaping in config.learn.reward_shaping):
+        yield (
+            f"{setting}but learn.reward_shaping has fapo, whose judge looks at what the "
+            "environment paid; remove one of them"
+        )
+
+
+def _check_echo(config: "RunConfig") -> Iterator[str]:
+    echo = config.learn.advantage
+    if isinstance(echo, EchoAdvantage) and echo.multiplier * echo.limit >= 1:
+        yield (
+            f"learn.advantage.multiplier is {echo.multiplier} and learn.advantage.limit is "
+            f"{echo.limit}: from a product of 1 on, the advantage of a sure token changes its "
+            "sign; lower one of them"
         )
 
 

@@ -12,7 +12,7 @@ from agentrl.learn.advantage import AdvantageFunction, TokenAdvantages
 from agentrl.learn.advantages.arpo import arpo
 from agentrl.learn.advantages.grpo import score_of
 from agentrl.learn.method import LearnMethod, always
-from agentrl.learn.sample import TrainingGroup, TrainingSample
+from agentrl.learn.sample import TrainingGroup, entropies_of
 
 
 def entropy_factors(
@@ -37,7 +37,7 @@ def aepo(
 ) -> TokenAdvantages:
     """Return `credit` times the factor of each token; tokens that do not train keep theirs."""
     samples = [sample for group in groups for sample in group.samples]
-    entropies = [_entropies(sample) for sample in samples]
+    entropies = [entropies_of(sample)[sample.mask] for sample in samples]
     factors = entropy_factors(np.concatenate([*entropies, np.empty(0)]), weight=weight)
     advantages: TokenAdvantages = []
     at = 0
@@ -47,15 +47,6 @@ def aepo(
         at += sample.sampled_tokens
         advantages.append(tokens * factor)
     return advantages
-
-
-def _entropies(sample: TrainingSample) -> Float[ndarray, " tokens"]:
-    if sample.entropies is None:
-        raise ValueError(
-            f"task {sample.task_id!r} sample {sample.sample} has no entropies; a method that wraps "
-            'this one must declare that it needs them: @needs("entropies")'
-        )
-    return sample.entropies[sample.mask]
 
 
 def _bind(section: AepoAdvantage) -> AdvantageFunction:

@@ -13,7 +13,7 @@ from agentrl.runtime.imports import import_callable
 from agentrl.runtime.machine import is_installed
 from agentrl.task import Task
 from agentrl.tool import LateTools, ToolSource
-from agentrl_envs.dataset.final_answers import reference_answers
+from agentrl_envs.dataset.final_answers import exact_answer, reference_answers
 from agentrl_envs.dataset.llm_judge import check_placeholders
 from agentrl_envs.dataset.math_reward import find_missing_math
 from agentrl_envs.dataset.reward_sum import (
@@ -100,6 +100,7 @@ class DatasetEnv(ToolEnv):
             reward=self._find_scorer(),
             tools=tools,
             system=system,
+            answer=exact_answer if compares else None,
             gold=find_gold(gold, compares=compares and len(list_rewards(reward)) == 1),
             max_turns=max_turns,
             tool_timeout_s=tool_timeout_s,

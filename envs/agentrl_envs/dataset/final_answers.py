@@ -77,6 +77,17 @@ def normalise(text: str) -> str | Decimal:
     return Decimal(words.replace(",", ""))
 
 
+def exact_answer(task: Task, messages: Sequence[Message]) -> str | None:
+    """Return the final answer, normalised, as a text; None for none."""
+    answer = normalise(final_answer(last_text(messages)))
+    if not isinstance(answer, Decimal):
+        return answer or None
+    # Not `Decimal.normalize`, which rounds to 28 digits.
+    digits = f"{answer:f}"
+    digits = digits.rstrip("0").rstrip(".") if "." in digits else digits
+    return "0" if digits == "-0" else digits
+
+
 def exact_reward(task: Task, messages: Sequence[Message]) -> float:
     """Return 1.0 if the final answer is equal to a reference, both normalised, else 0.0."""
     answer = normalise(final_answer(last_text(messages)))

@@ -36,7 +36,7 @@ class VerifiedEnv(ToolEnv):
         self._families = families
         self._partial_credit = partial_credit
         self._verifiers: VerifierPool | None = None
-        super().__init__(reward=self._verdict, **settings)
+        super().__init__(reward=self._verdict, answer=find_answer, **settings)
 
     async def fork(self) -> Self:
         other = await super().fork()
@@ -52,6 +52,10 @@ class VerifiedEnv(ToolEnv):
                 await verifiers.close()
 
     async def _verdict(self, task: Task, messages: Sequence[Message]) -> float:
+        score = await self._judge(task, final_answer(last_text(messages)))
+        return score if self._partial_credit else float(score >= 1)
+
+    async def _judge(self, task: Task, answer: str) -> float:
         family = self._families.get(task.data["family"])
         if family is None:
             raise ConfigError(
@@ -59,11 +63,10 @@ class VerifiedEnv(ToolEnv):
                 f"environment has {', '.join(self._families)}; create it with the task's own "
                 "families"
             )
-        answer = final_answer(last_text(messages))
         score = family.decide(answer, entry_of(task))
         if score is None:
             score = await (await self._find_pool()).judge(family, task, answer)
-        return score if self._partial_credit else float(score >= 1)
+        return score
 
     async def _find_pool(self) -> VerifierPool:
         pool = await VerifierPool.find_shared()
@@ -151,6 +154,11 @@ def format_answer(answer: str, seen: Sequence[Message]) -> str:
     """Return an answer in the form the system message asks for: tagged if it names the tags."""
     uses_tags = any("<answer>" in message.text for message in seen if message.role == "system")
     return f"<answer>{answer}</answer>" if uses_tags else answer
+
+
+def find_answer(task: Task, messages: Sequence[Message]) -> str | None:
+    """Return the final answer with single spaces, to be compared with others; None for none."""
+    return " ".join(final_answer(last_text(messages)).split()) or None
 
 
 def final_answer(text: str) -> str:

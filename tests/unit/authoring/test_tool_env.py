@@ -317,3 +317,31 @@ async def test_the_conversation_ends_scored_after_so_many_turns() -> None:
     await env.close()
     with pytest.raises(ConfigError, match="max_turns must be at least 1, got 0"):
         env_of(max_turns=0)
+
+
+def last_word(task: Task, messages: Sequence[Message]) -> str | None:
+    words = messages[-1].text.split()
+    return words[-1] if words else None
+
+
+async def test_the_answer_is_reported_when_the_agent_gives_it_and_not_when_turns_run_out() -> None:
+    env = env_of(answer=last_word, max_turns=2)
+    assert env.reports_answer
+    assert not env_of().reports_answer
+    await env.reset(options={"task": TASK})
+    _, _, _, _, info = await env.step(call("multiply", a=6, b=7))
+    assert "answer" not in info
+    _, _, terminated, _, info = await env.step(say("It is 42"))
+    assert (terminated, info["answer"]) == (True, "42")
+    await env.reset(options={"task": TASK})
+    for _ in range(2):
+        _, _, _, truncated, info = await env.step(call("multiply", a=6, b=7))
+    assert truncated
+    assert "answer" not in info
+
+
+async def test_an_answer_that_is_no_text_is_an_error_of_the_environment() -> None:
+    env = env_of(answer=lambda task, messages: 42)
+    await env.reset(options={"task": TASK})
+    with pytest.raises(EnvError, match="is 42, but an answer must be a text"):
+        await env.step(say("42"))

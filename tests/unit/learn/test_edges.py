@@ -129,8 +129,16 @@ def tree_of(*rewards: float, logprob: float = -1.0, task: str = "t") -> Tree:
             at = turn(prompt, 0, 1 + sample % 3)
             shared = tree.add(Node(parent=at, source="tool", token_ids=(4,), turn=0))
         at = turn(shared, 1, 2 + sample % 2)
-        leaf = Leaf(node=at, outcome=Finished(reward), sample=sample, turn_rewards=(0.0, reward))
-        tree.end(leaf)
+        tree.end(
+            Leaf(
+                node=at,
+                outcome=Finished(reward),
+                sample=sample,
+                turn_rewards=(0.0, reward),
+                answer=str(reward),
+                components={"milestone/1": float(reward > 0.5), "milestone_turn/1": 1.0},
+            )
+        )
     return tree
 
 
@@ -266,6 +274,23 @@ def test_a_reward_stays_a_number_and_depends_on_the_sample_alone(section: Config
             assert math.isfinite(shape(one))
             assert shape(poisoned(one)) == shape(one)
             assert math.isfinite(shape(silent(one)))
+
+
+@pytest.mark.parametrize("section", cases("group_reward"))
+def test_a_group_reward_is_a_number_each_and_reads_nothing_off_the_mask(
+    section: ConfigSection,
+) -> None:
+    pay = bind_method(TABLES["group_reward"], section)
+    for rewards in ((1.0, 0.0, 0.0, 1.0), (0.5,)):
+        group = group_of(*rewards)
+        answers = ("a", None, "b", "a")
+        voted = tuple(replace(s, answer=a) for s, a in zip(group.samples, answers, strict=False))
+        for samples in (group.samples, voted):
+            paid = pay(replace(group, samples=samples))
+            assert len(paid) == len(rewards)
+            assert np.isfinite(paid).all()
+            hole = replace(group, samples=tuple(poisoned(sample) for sample in samples))
+            assert list(pay(hole)) == list(paid)
 
 
 # Selections.

@@ -110,6 +110,20 @@ async def test_two_turns_are_recorded_token_for_token() -> None:
     assert trajectory.turns == (0,) * 6 + (1,) * 8
 
 
+class Answering(Echo):
+    """Reports what was said last as the answer, at every turn."""
+
+    async def step(self, action: Action) -> Step:
+        return *(await super().step(action))[:4], {"answer": action.text}
+
+
+async def test_the_answer_is_that_of_the_step_that_ends_the_episode() -> None:
+    _, leaf = await play(Answering(), "hi", "done")
+    assert leaf.answer == "done"
+    _, leaf = await play(Answering(), "hi", "ho", limits=EpisodeLimits(max_turns=2))
+    assert leaf.answer is None
+
+
 async def test_turns_run_out() -> None:
     _, leaf = await play(Echo(), "hi", "hi", "hi", limits=EpisodeLimits(max_turns=2))
     assert leaf.outcome == Truncated("turns", 1.0)

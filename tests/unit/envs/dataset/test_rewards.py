@@ -20,6 +20,7 @@ from agentrl.errors import ConfigError, EnvError
 from agentrl.message import Message, ToolCall
 from agentrl.task import Task
 from agentrl_envs.dataset.final_answers import (
+    exact_answer,
     exact_reward,
     final_answer,
     find_reference_fault,
@@ -299,3 +300,19 @@ def test_a_prompt_is_filled_and_checked(tmp_path: Path) -> None:
     assert reward.fill_prompt(task, said("{answer}")) == (
         "Q|4|{answer}|3|[user] Q\n[assistant] {answer}"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("#### 1,000.50", "1000.5"),
+        ("#### 1e3", "1000"),
+        ("#### -0.0", "0"),
+        ("#### 0.1000000000000000000000000000000000001", "0.1000000000000000000000000000000000001"),
+        ("<answer> New  York. </answer>", "new york"),
+        ("<answer></answer>", None),
+    ],
+)
+def test_equal_answers_vote_as_equal_texts(text: str, answer: str | None) -> None:
+    task = Task(prompt="q", answer="1")
+    assert exact_answer(task, (Message("assistant", text),)) == answer
