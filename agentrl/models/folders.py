@@ -41,6 +41,8 @@ CUSTOM_CODE = (
     "that transformers itself has, or a version that was converted to one"
 )
 """Fault of a folder that transformers cannot read without the code in it."""
+MXFP4 = "mxfp4"
+"""Quantization in 4 bits of the experts of gpt-oss, as it is published."""
 CONFIG_FAULTS = (ValueError, TypeError, AttributeError, RuntimeError, ArithmeticError, LookupError)
 """Errors with which transformers makes no model of a config.json whose fields it has read."""
 MOST_FAULTS = 3
@@ -178,7 +180,7 @@ def load_model(
     if is_gguf(path):
         # Given the config, it does not read the file's vocabulary once more.
         options |= {"config": config, **_dequantize_options("GgufConfig")}
-    is_mxfp4 = _is_mxfp4(config)
+    is_mxfp4 = _quantization_method(config) == MXFP4
     if is_mxfp4:
         options |= _dequantize_options("Mxfp4Config")
     model = _load_weights(kind, path, **options)
@@ -207,9 +209,18 @@ def load_model(
 def load_model_config(path: str | Path) -> PreTrainedConfig:
     """Return the config.json of a Hugging Face folder, or of a hub name, or what a GGUF file says.
 
-    Raises `ConfigError` if there is none, or none that can be read.
+    Raises `ConfigError` if there is none, or none that can be read, and for quantised weights of
+    which no plain ones are made here.
     """
-    return _load_pretrained(AutoConfig, path)
+    config = _load_pretrained(AutoConfig, path)
+    method = _quantization_method(config)
+    if method not in (None, MXFP4) and not is_gguf(path):
+        raise ConfigError(
+            f"policy.path={str(path)!r} has weights that are quantised ({method}, by its "
+            f"config.json), which cannot be trained; plain ones are made of {MXFP4} and GGUF files "
+            "only. Give the model in bfloat16 that they were made of"
+        )
+    return config
 
 
 def load_skeleton(path: str | Path) -> PreTrainedModel | None:
@@ -230,11 +241,10 @@ def load_skeleton(path: str | Path) -> PreTrainedModel | None:
         return None  # what reads its weights says what is wrong with it
 
 
-def _is_mxfp4(config: Any) -> bool:
-    """Return whether experts are in 4 bits in the files, as those of gpt-oss are published."""
+def _quantization_method(config: Any) -> str | None:
+    """Return the name of what the weights in the files are quantised by; None for plain ones."""
     section: Any = getattr(config, "quantization_config", None) or {}
-    method = section.get("quant_method") if isinstance(section, dict) else section.quant_method
-    return method == "mxfp4"
+    return section.get("quant_method") if isinstance(section, dict) else section.quant_method
 
 
 def _dequantize_options(name: str) -> dict[str, Any]:

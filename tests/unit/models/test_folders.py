@@ -116,6 +116,18 @@ def test_tensors_that_would_begin_as_random_numbers_are_refused(
         load_model(tmp_path, dtype="float32", device="cpu")
 
 
+@pytest.mark.parametrize("method", ["fp8", "gptq"])
+def test_quantised_weights_are_refused(tmp_path: Path, method: str) -> None:
+    config = {"model_type": "qwen3", "quantization_config": {"quant_method": method}}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    for load in (
+        lambda: load_model(tmp_path, dtype="float32", device="cpu"),
+        lambda: shape_at(str(tmp_path)),
+    ):
+        with pytest.raises(ConfigError, match=rf"has weights that are quantised \({method}, .*"):
+            load()
+
+
 HOST = "[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: "
 MAPPED = "unable to mmap 302 bytes from file <model.safetensors>: Cannot allocate memory (12)"
 
