@@ -169,7 +169,7 @@ def load_model(
     when they are needed; the host keeps no copy. Raises `ConfigError` if there is none, or none
     that can be read.
     """
-    config = load_model_config(path)
+    config: Any = load_model_config(path)
     kind = AutoModelForImageTextToText if config.model_type in FAMILY else AutoModelForCausalLM
     _check_precision("policy.dtype", dtype, torch.device(device))
     options: dict[str, Any] = {
@@ -351,15 +351,15 @@ def _load_weights(kind: Any, path: str | Path, **options: Any) -> Any:
     )
     faults = [f"{name} is in none of its files" for name in info["missing_keys"]]
     faults += [
-        f"{name} is {list(found)} in its files and {list(wanted)} by its config.json"
-        for name, found, wanted in info["mismatched_keys"]
+        f"{name} is {list(file_shape)} in its files and {list(shape)} by its config.json"
+        for name, file_shape, shape in info["mismatched_keys"]
     ]
     if faults:
-        shown = "; ".join(sorted(faults)[:MOST_FAULTS])
+        text = "; ".join(sorted(faults)[:MOST_FAULTS])
         more = f"; and {len(faults) - MOST_FAULTS} more" if len(faults) > MOST_FAULTS else ""
         raise ConfigError(
             f"policy.path={str(path)!r} has not the weights of the {type(model).__name__} that its "
-            f"config.json describes: {shown}{more}. They would begin as random numbers; get the "
+            f"config.json describes: {text}{more}. They would begin as random numbers; get the "
             "model again, or correct its config.json"
         )
     return model

@@ -74,12 +74,12 @@ def _write_tensors(**tensors: Tensor | None) -> Callable[[Path], None]:
 
     def write(folder: Path) -> None:
         file = folder / "model.safetensors"
-        found = load_file(file)
+        state = load_file(file)
         for end, tensor in tensors.items():
-            names = [name for name in found if name.replace(".", "_").endswith(end)]
-            found |= dict.fromkeys(names, tensor) if tensor is not None else {}
-            found = {k: v for k, v in found.items() if tensor is not None or k not in names}
-        save_file(found, file, metadata={"format": "pt"})
+            names = [name for name in state if name.replace(".", "_").endswith(end)]
+            state |= dict.fromkeys(names, tensor) if tensor is not None else {}
+            state = {k: v for k, v in state.items() if tensor is not None or k not in names}
+        save_file(state, file, metadata={"format": "pt"})
 
     return write
 
@@ -108,9 +108,9 @@ def test_tensors_that_would_begin_as_random_numbers_are_refused(
     heads: dict[str, Any] = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8}
     model = Qwen3MoeForCausalLM(Qwen3MoeConfig(**sizes, **heads, tie_word_embeddings=True))
     model.save_pretrained(tmp_path)
-    loaded = load_model(tmp_path, dtype="float32", device="cpu")
-    assert all(torch.equal(loaded.state_dict()[k], v) for k, v in model.state_dict().items())
-    del loaded  # its weights are in the file
+    copy = load_model(tmp_path, dtype="float32", device="cpu")
+    assert all(torch.equal(copy.state_dict()[k], v) for k, v in model.state_dict().items())
+    del copy  # its weights are in the file
     damage(tmp_path)
     with pytest.raises(ConfigError, match=rf"policy\.path='.*{problem}"):
         load_model(tmp_path, dtype="float32", device="cpu")
@@ -146,9 +146,9 @@ def test_memory_that_is_short_is_no_damage(
     (tmp_path / "config.json").write_text('{"model_type": "qwen3"}', encoding="utf-8")
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", allocate)
     assert AutoConfig.from_pretrained(tmp_path).model_type == "qwen3"
-    with pytest.raises(type(error)) as found:
+    with pytest.raises(type(error)) as failure:
         load_model(tmp_path, dtype="float32", device="cpu")
-    assert found.value is error
+    assert failure.value is error
 
 
 def test_code_in_a_folder_is_not_run_and_not_advised(tmp_path: Path) -> None:
