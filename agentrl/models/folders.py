@@ -13,6 +13,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
     AutoTokenizer,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     Qwen3Config,
@@ -27,7 +28,7 @@ from agentrl.config.run import MakePolicySection, MakeVisionSection
 from agentrl.errors import ConfigError
 from agentrl.learn.lora import adapt
 from agentrl.models.devices import computing_device
-from agentrl.models.out_of_memory import explain_out_of_memory
+from agentrl.models.out_of_memory import explain_out_of_memory, is_out_of_memory
 from agentrl.models.place import gguf_fault, is_gguf
 from agentrl.models.precision import round_to
 from agentrl.models.quiet import no_bars
@@ -40,6 +41,12 @@ CUSTOM_CODE = (
     "that transformers itself has, or a version that was converted to one"
 )
 """Fault of a folder that transformers cannot read without the code in it."""
+MXFP4 = "mxfp4"
+"""Quantization in 4 bits of the experts of gpt-oss, as it is published."""
+CONFIG_FAULTS = (ValueError, TypeError, AttributeError, RuntimeError, ArithmeticError, LookupError)
+"""Errors with which transformers makes no model of a config.json whose fields it has read."""
+MOST_FAULTS = 3
+"""Tensors of a damaged folder that its error names."""
 
 
 def make_model(
@@ -162,7 +169,7 @@ def load_model(
     when they are needed; the host keeps no copy. Raises `ConfigError` if there is none, or none
     that can be read.
     """
-    config = _load_pretrained(AutoConfig, path)
+    config: Any = load_model_config(path)
     kind = AutoModelForImageTextToText if config.model_type in FAMILY else AutoModelForCausalLM
     _check_precision("policy.dtype", dtype, torch.device(device))
     options: dict[str, Any] = {
@@ -173,10 +180,10 @@ def load_model(
     if is_gguf(path):
         # Given the config, it does not read the file's vocabulary once more.
         options |= {"config": config, **_dequantize_options("GgufConfig")}
-    is_mxfp4 = _is_mxfp4(config)
+    is_mxfp4 = _quantization_method(config) == MXFP4
     if is_mxfp4:
         options |= _dequantize_options("Mxfp4Config")
-    model = _load_pretrained(kind, path, **options)
+    model = _load_weights(kind, path, **options)
     quantizer = getattr(model, "hf_quantizer", None)
     if is_mxfp4:
         # It would be saved under the names of 4 bits. Tensors are taken over, not copied.
@@ -199,6 +206,23 @@ def load_model(
         return model.to(device)
 
 
+def load_model_config(path: str | Path) -> PreTrainedConfig:
+    """Return the config.json of a Hugging Face folder, or of a hub name, or what a GGUF file says.
+
+    Raises `ConfigError` if there is none, or none that can be read, and for quantised weights of
+    which no plain ones are made here.
+    """
+    config = _load_pretrained(AutoConfig, path)
+    method = _quantization_method(config)
+    if method not in (None, MXFP4) and not is_gguf(path):
+        raise ConfigError(
+            f"policy.path={str(path)!r} has weights that are quantised ({method}, by its "
+            f"config.json), which cannot be trained; plain ones are made of {MXFP4} and GGUF files "
+            "only. Give the model in bfloat16 that they were made of"
+        )
+    return config
+
+
 def load_skeleton(path: str | Path) -> PreTrainedModel | None:
     """Return the model of a Hugging Face folder without weights, on the meta device.
 
@@ -206,22 +230,21 @@ def load_skeleton(path: str | Path) -> PreTrainedModel | None:
     """
     if is_gguf(path) or not (Path(path) / "config.json").is_file():
         return None
-    config = _load_pretrained(AutoConfig, path)
+    config = load_model_config(path)
     if getattr(config, "quantization_config", None) is not None:
         return None
     kind = AutoModelForImageTextToText if config.model_type in FAMILY else AutoModelForCausalLM
     try:
         with torch.device("meta"):
             return kind.from_config(config)
-    except (ValueError, TypeError, AttributeError, RuntimeError, ZeroDivisionError):
+    except CONFIG_FAULTS:
         return None  # what reads its weights says what is wrong with it
 
 
-def _is_mxfp4(config: Any) -> bool:
-    """Return whether experts are in 4 bits in the files, as those of gpt-oss are published."""
+def _quantization_method(config: Any) -> str | None:
+    """Return the name of what the weights in the files are quantised by; None for plain ones."""
     section: Any = getattr(config, "quantization_config", None) or {}
-    method = section.get("quant_method") if isinstance(section, dict) else section.quant_method
-    return method == "mxfp4"
+    return section.get("quant_method") if isinstance(section, dict) else section.quant_method
 
 
 def _dequantize_options(name: str) -> dict[str, Any]:
@@ -318,6 +341,30 @@ def load_images(path: str | Path, model: PreTrainedModel) -> ImageProcessor | No
     return load_processor(path, token_id=model.config.image_token_id)
 
 
+def _load_weights(kind: Any, path: str | Path, **options: Any) -> Any:
+    """Return a model of a class, every tensor of which is in the files.
+
+    transformers gives random numbers to those that are not.
+    """
+    model, info = _load_pretrained(
+        kind, path, output_loading_info=True, ignore_mismatched_sizes=True, **options
+    )
+    faults = [f"{name} is in none of its files" for name in info["missing_keys"]]
+    faults += [
+        f"{name} is {list(file_shape)} in its files and {list(shape)} by its config.json"
+        for name, file_shape, shape in info["mismatched_keys"]
+    ]
+    if faults:
+        text = "; ".join(sorted(faults)[:MOST_FAULTS])
+        more = f"; and {len(faults) - MOST_FAULTS} more" if len(faults) > MOST_FAULTS else ""
+        raise ConfigError(
+            f"policy.path={str(path)!r} has not the weights of the {type(model).__name__} that its "
+            f"config.json describes: {text}{more}. They would begin as random numbers; get the "
+            "model again, or correct its config.json"
+        )
+    return model
+
+
 def _load_pretrained(kind: Any, path: str | Path, **options: Any) -> Any:
     text = str(path)
     if (text.startswith((".", "/", "~")) or text.count("/") > 1) and not Path(path).exists():
@@ -336,17 +383,17 @@ def _load_pretrained(kind: Any, path: str | Path, **options: Any) -> Any:
     except Exception as error:
         if "trust_remote_code" in str(error):
             raise ConfigError(f"policy.path={text!r} {CUSTOM_CODE}") from None
-        # Readers of damaged files raise anything; what memory or a device lacks is no damage.
-        if isinstance(error, RuntimeError | MemoryError) and not isinstance(error, RecursionError):
+        if is_out_of_memory(error):
             raise
+        # Readers of damaged files raise anything.
         raise ConfigError(
-            f"policy.path={text!r} cannot be read by {kind.__name__}: {_describe(error)}; give a "
-            "Hugging Face folder with config.json, *.safetensors, and a tokenizer, a complete GGUF "
-            "file of a language model, or the name of a model"
+            f"policy.path={text!r} cannot be read by {kind.__name__}: {describe_fault(error)}; "
+            "give a Hugging Face folder with config.json, *.safetensors, and a tokenizer, a "
+            "complete GGUF file of a language model, or the name of a model"
         ) from error
 
 
-def _describe(error: Exception) -> str:
+def describe_fault(error: Exception) -> str:
     """Return the text of an error, with its type where that alone tells what it is about."""
     is_said = isinstance(error, OSError | ValueError | SafetensorError)
     return str(error) if is_said else f"{type(error).__name__}: {error}"

@@ -1,5 +1,7 @@
 """Memory that a device or the host has not, told in the words of the config."""
 
+import errno
+import os
 from collections.abc import Generator
 from contextlib import contextmanager
 
@@ -10,6 +12,15 @@ from agentrl.errors import AgentrlError
 _HOST = "DefaultCPUAllocator: "
 """Beginning of torch's errors where the host has no memory, after the place in its source."""
 _PLAN = "agentrl plan CONFIG forecasts what fits."
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Return whether an error says that a device or the host has no memory left."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    # Where a file cannot be mapped, the reason is the system's.
+    reasons = (_HOST, os.strerror(errno.ENOMEM))
+    return isinstance(error, RuntimeError) and any(reason in str(error) for reason in reasons)
 
 
 @contextmanager

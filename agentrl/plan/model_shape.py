@@ -18,7 +18,7 @@ from transformers import (
 
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
-from agentrl.models.folders import CUSTOM_CODE, make_model
+from agentrl.models.folders import CONFIG_FAULTS, describe_fault, load_model_config, make_model
 from agentrl.models.place import is_gguf
 from agentrl.models.sinks import implementation_of
 from agentrl.models.vision.model import FAMILY
@@ -190,15 +190,7 @@ def shape_at(path: str) -> ModelShape:
     folder = Path(path).expanduser()
     if (folder / "config.json").is_file() and not is_gguf(path):
         _check_layers(path, folder / "config.json")
-        try:
-            model_config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            if "trust_remote_code" in str(error):
-                raise ConfigError(f"policy.path={path!r} {CUSTOM_CODE}") from None
-            raise ConfigError(
-                f"policy.path={path!r} has a config.json that transformers cannot read: {error}; "
-                "give the folder of a language model"
-            ) from error
+        model_config = load_model_config(folder)
         return ModelShape(folder.name, lambda: _make(model_config))
     name = next((n for n in PUBLISHED if n.lower() == Path(path).name.lower()), None)
     if name is None:
@@ -238,8 +230,8 @@ def _make(config: PreTrainedConfig) -> PreTrainedModel:
     try:
         attention = implementation_of(config.model_type)
         return kind.from_config(config, attn_implementation=attention, trust_remote_code=False)
-    except (ValueError, TypeError, AttributeError, RuntimeError, ZeroDivisionError) as error:
+    except CONFIG_FAULTS as error:
         raise ConfigError(
-            f"a {config.model_type} of this config.json cannot be made: {error}; give the folder "
-            "of a language model that transformers has sdpa attention for"
+            f"a {config.model_type} of this config.json cannot be made: {describe_fault(error)}; "
+            "give the folder of a language model that transformers has sdpa attention for"
         ) from error

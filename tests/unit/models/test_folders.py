@@ -5,10 +5,15 @@ out; memory that is short taken for damage; transformers' advice to run a folder
 """
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from transformers import AutoConfig, AutoModelForCausalLM
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from agentrl.chat.tokenizer import train_tokenizer
 from agentrl.errors import ConfigError
@@ -56,18 +61,94 @@ def test_a_damaged_config_is_told(tmp_path: Path, written: str, problem: str) ->
         load_model(tmp_path, dtype="float32", device="cpu")
 
 
-@pytest.mark.parametrize("kind", [RuntimeError, MemoryError])
+def _write_config(**fields: object) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        file = folder / "config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | fields), encoding="utf-8")
+
+    return write
+
+
+def _write_tensors(**tensors: Tensor | None) -> Callable[[Path], None]:
+    """Put tensors in the place of those whose names end so; None removes them."""
+
+    def write(folder: Path) -> None:
+        file = folder / "model.safetensors"
+        state = load_file(file)
+        for end, tensor in tensors.items():
+            names = [name for name in state if name.replace(".", "_").endswith(end)]
+            state |= dict.fromkeys(names, tensor) if tensor is not None else {}
+            state = {k: v for k, v in state.items() if tensor is not None or k not in names}
+        save_file(state, file, metadata={"format": "pt"})
+
+    return write
+
+
+MOE = {"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 8}
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        (_write_tensors(layers_0_mlp_gate_weight=None), r"0\.mlp\.gate\.weight is in none"),
+        (_write_config(tie_word_embeddings=False), r"lm_head\.weight is in none of its files\."),
+        (_write_config(num_hidden_layers=2), r"layers\.1.* is in none of .*; and \d+ more\."),
+        (
+            _write_tensors(layers_0_self_attn_k_norm_weight=torch.ones(3)),
+            r"k_norm\.weight is \[3\] in its files and \[8\] by its config\.json\. They would",
+        ),
+        (_write_tensors(experts_1_up_proj_weight=None), "cannot be read by .*conversion"),
+    ],
+    ids=["removed", "untied", "layers", "shape", "expert"],
+)
+def test_tensors_that_would_begin_as_random_numbers_are_refused(
+    tmp_path: Path, damage: Callable[[Path], None], problem: str
+) -> None:
+    sizes: dict[str, Any] = {"vocab_size": 16, "hidden_size": 16, "num_hidden_layers": 1, **MOE}
+    heads: dict[str, Any] = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8}
+    model = Qwen3MoeForCausalLM(Qwen3MoeConfig(**sizes, **heads, tie_word_embeddings=True))
+    model.save_pretrained(tmp_path)
+    copy = load_model(tmp_path, dtype="float32", device="cpu")
+    assert all(torch.equal(copy.state_dict()[k], v) for k, v in model.state_dict().items())
+    del copy  # its weights are in the file
+    damage(tmp_path)
+    with pytest.raises(ConfigError, match=rf"policy\.path='.*{problem}"):
+        load_model(tmp_path, dtype="float32", device="cpu")
+
+
+@pytest.mark.parametrize("method", ["fp8", "gptq"])
+def test_quantised_weights_are_refused(tmp_path: Path, method: str) -> None:
+    config = {"model_type": "qwen3", "quantization_config": {"quant_method": method}}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    for load in (
+        lambda: load_model(tmp_path, dtype="float32", device="cpu"),
+        lambda: shape_at(str(tmp_path)),
+    ):
+        with pytest.raises(ConfigError, match=rf"has weights that are quantised \({method}, .*"):
+            load()
+
+
+HOST = "[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: "
+MAPPED = "unable to mmap 302 bytes from file <model.safetensors>: Cannot allocate memory (12)"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [RuntimeError(HOST), RuntimeError(MAPPED), MemoryError("3 GiB"), torch.OutOfMemoryError("3")],
+    ids=["host", "mapped", "python", "device"],
+)
 def test_memory_that_is_short_is_no_damage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def allocate(*_: object, **__: object) -> None:
-        raise kind("out of memory")
+        raise error
 
     (tmp_path / "config.json").write_text('{"model_type": "qwen3"}', encoding="utf-8")
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", allocate)
     assert AutoConfig.from_pretrained(tmp_path).model_type == "qwen3"
-    with pytest.raises(kind, match="out of memory"):
+    with pytest.raises(type(error)) as failure:
         load_model(tmp_path, dtype="float32", device="cpu")
+    assert failure.value is error
 
 
 def test_code_in_a_folder_is_not_run_and_not_advised(tmp_path: Path) -> None:

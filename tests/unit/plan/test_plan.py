@@ -117,7 +117,7 @@ def test_an_unknown_model_is_refused_with_the_known_ones(tmp_path: Any) -> None:
     with pytest.raises(ConfigError, match=r"'nobody/Nothing-1B'.*Qwen3-0.6B.*config.json"):
         shape_at("nobody/Nothing-1B")
     (tmp_path / "config.json").write_text('{"model_type": "no such kind"}')
-    with pytest.raises(ConfigError, match="transformers cannot read"):
+    with pytest.raises(ConfigError, match="cannot be read by AutoConfig"):
         shape_at(str(tmp_path))
 
 
@@ -127,11 +127,14 @@ def test_an_unknown_model_is_refused_with_the_known_ones(tmp_path: Any) -> None:
         ('{"model_type": "t5"}', "a t5 of this config.json cannot be made"),
         ('{"model_type": "qwen3", "num_attention_heads": 0}', "a qwen3 of this config.json"),
         ('{"model_type": "mamba", "num_hidden_layers": 1}', "a mamba of this config.json"),
+        ('{"model_type": "qwen3", "num_hidden_layers": "2"}', "StrictDataclassField.*layers"),
+        ('{"model_type": "qwen3", "dtype": "float17"}', "AttributeError: .*'float17'"),
+        ('{"model_type": "qwen3", "rope_parameters": {"rope_type": "odd"}}', "KeyError: 'odd'"),
         (
             '{"model_type": "qwen3", "num_hidden_layers": 99999999}',
             "num_hidden_layers 99,999,999, and",
         ),
-        ("[", "transformers cannot read"),
+        ("[", "cannot be read by AutoConfig"),
     ],
 )
 def test_a_config_that_is_no_language_model_is_refused(
