@@ -273,9 +273,21 @@ async def test_columns_are_lists_of_one_and_none_is_left_out() -> None:
         ("underscore: 7", None),
         ("Score: 1e1", None),
         ("Score: 7/10", 0.7),
+        ("Score: 7 out of 10", 0.7),
+        ("Score: 7.", 0.7),
+        ("```\n> Score: 7\n```", 0.7),
+        ("Score: 10/5", None),
+        ("Score: 7,5", None),
+        ("Score: 3-5", None),
+        ("Score: 50%", None),
+        ("Score: 1.5.2", None),
+        ("Score: 7/10/2", None),
+        ("<think>At best\nScore: 9", None),
+        ('It says "Score: 10".\nI give none.', None),
+        ("Score:\n7", None),
     ],
 )
-def test_a_score_is_the_last_number_on_the_scale(reply: str, score: float | None) -> None:
+def test_a_score_is_the_last_lines_on_the_scale(reply: str, score: float | None) -> None:
     assert parse_score(reply, (0.0, 10.0)) == score
 
 
