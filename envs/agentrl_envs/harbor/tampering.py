@@ -32,6 +32,13 @@ _PYTHONS = ("python3", "python", "bin/python3", "bin/python")
 """Interpreters that read a `pyvenv.cfg`, from its folder."""
 _EXTENSION = "{}.cpython-3{}-{}-linux-gnu.so"
 _MACHINES = ("x86_64", "aarch64")
+LOADER_CACHE = "/etc/ld.so.cache"
+"""File that says where programs find their libraries; `ldconfig` writes it."""
+_LIBRARY_FOLDERS = (
+    *(f"/usr/lib/{machine}-linux-gnu" for machine in _MACHINES),
+    *(f"/lib/{machine}-linux-gnu" for machine in _MACHINES),
+    *("/lib", "/usr/lib", "/lib64", "/usr/lib64"),
+)
 
 
 def find_tampering(
@@ -77,11 +84,14 @@ def list_caches(changes: Iterable[FileChange]) -> tuple[str, ...]:
     )
 
 
-def list_hidden(path: str, search_path: Sequence[str] = ()) -> tuple[str, ...]:
+def list_hidden(
+    path: str, search_path: Sequence[str] = (), *, is_cached: bool = False
+) -> tuple[str, ...]:
     """Return the paths that a new file would hide, if they are there.
 
     Of a program those of its name in the folders that are looked through later, of a Python module
-    those of its name that `import` finds later, of a `pyvenv.cfg` the interpreters that read it.
+    those of its name that `import` finds later, of a `pyvenv.cfg` the interpreters that read it; of
+    a shared library, where `LOADER_CACHE` has changed (`is_cached`), the system's of its name.
     """
     file = PurePosixPath(path)
     folder = str(file.parent)
@@ -91,30 +101,40 @@ def list_hidden(path: str, search_path: Sequence[str] = ()) -> tuple[str, ...]:
     later = [*search_path[search_path.index(folder) + 1 :]] if folder in search_path else []
     later += [*(SYSTEM_PROGRAMS if folder in LOCAL_FOLDERS else ())]
     programs = [f"{place}/{file.name}" for place in dict.fromkeys(later)]
-    return (*programs, *_list_hidden_modules(file))
+    is_library = is_cached and ".so" in file.suffixes and folder not in _LIBRARY_FOLDERS
+    libraries = [f"{place}/{file.name}" for place in _LIBRARY_FOLDERS] if is_library else []
+    return (*programs, *_list_hidden_modules(file, search_path), *libraries)
 
 
-def _list_hidden_modules(file: PurePosixPath) -> list[str]:
+def _list_hidden_modules(file: PurePosixPath, search_path: Iterable[str]) -> list[str]:
     is_package = file.name.startswith("__init__.")
     place = file.parent.parent if is_package else file.parent
     name = (file.parent if is_package else file).name.partition(".")[0]
-    if file.suffix not in (".py", ".pyc", ".so") or "__pycache__" in file.parts:
-        return []
-    if (match := _LIBRARY.fullmatch(str(place))) is None:
+    if (
+        file.suffix not in (".py", ".pyc", ".so")
+        or (match := _LIBRARY.fullmatch(str(place))) is None
+    ):
         return []
     # In one folder, a package is found before a module, and one that is compiled before its source.
     hidden = [f"{place}/{name}.py"] if is_package or file.suffix == ".so" else []
-    folders = _list_module_folders(match["prefix"], match["python"])
-    if match["prefix"].endswith("/.local"):
-        own = f"{match['prefix']}/lib/{match['python']}/site-packages"
-        shared = f"/usr/local/lib/{match['python']}/site-packages"
-        folders = [own, shared, *_list_module_folders("/usr", match["python"])[2:]]
-    if str(place) not in folders:
+    prefix, python = match["prefix"], match["python"]
+    if prefix.endswith("/.local"):
+        folders = [
+            f"{prefix}/lib/{python}/site-packages",
+            f"/usr/local/lib/{python}/site-packages",
+            *_list_module_folders("/usr", python)[2:],
+        ]
+    elif prefix in ("/usr", "/usr/local") or f"{prefix}/bin" in search_path:
+        folders = _list_module_folders(prefix, python)
+    else:  # no interpreter of the image's looks there
         return hidden
-    extensions = [_EXTENSION.format(name, match["minor"], machine) for machine in _MACHINES]
-    for later in folders[folders.index(str(place)) + 1 :]:
-        hidden += [f"{later}/{name}.py", f"{later}/{name}/__init__.py"]
-        hidden += [f"{later}/{extension}" for extension in extensions]
+    later = folders[folders.index(str(place)) + 1 :] if str(place) in folders else []
+    for folder in later:
+        hidden += (
+            [f"{folder}/{_EXTENSION.format(name, match['minor'], each)}" for each in _MACHINES]
+            if folder.endswith("/lib-dynload")
+            else [f"{folder}/{name}.py", f"{folder}/{name}/__init__.py"]
+        )
     return hidden
 
 

@@ -34,7 +34,12 @@ from agentrl_envs.harbor.rewards import (
     choose_reward,
     parse_rewards,
 )
-from agentrl_envs.harbor.tampering import find_tampering, list_caches, list_hidden
+from agentrl_envs.harbor.tampering import (
+    LOADER_CACHE,
+    find_tampering,
+    list_caches,
+    list_hidden,
+)
 from agentrl_envs.harbor.task_config import HealthcheckSection
 from agentrl_envs.harbor.task_folder import HarborTask
 from agentrl_sandbox.provider.content import read_file
@@ -295,10 +300,11 @@ async def _find_hiding(
 ) -> frozenset[str]:
     """Return the new paths that hide something that the image has; the engine looks."""
     added = {change.path for change in changes if change.kind == "added"}
+    is_cached = any(change.path == LOADER_CACHE for change in changes)
     there: dict[str, bool] = {}
     hiding: list[str] = []
     for path in added:
-        for hidden in list_hidden(path, search_path):
+        for hidden in list_hidden(path, search_path, is_cached=is_cached):
             # Nothing of the image's is in a folder that is new.
             if hidden in added or str(PurePosixPath(hidden).parent) in added:
                 continue

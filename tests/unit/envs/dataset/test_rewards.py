@@ -28,7 +28,7 @@ from agentrl_envs.dataset.final_answers import (
 )
 from agentrl_envs.dataset.llm_judge import JudgeReward, JudgeSettings, parse_score
 from agentrl_envs.dataset.reward_sum import build_rewards, compares_answers
-from agentrl_envs.dataset.trl_reward import split_conversation
+from agentrl_envs.dataset.trl_reward import TrlReward, split_conversation
 
 SUPPORT = "tests.support.counter_factory"
 HERE = "tests.unit.envs.dataset.test_rewards"
@@ -253,6 +253,9 @@ async def test_columns_are_lists_of_one_and_none_is_left_out() -> None:
         await build_rewards(f"trl:{HERE}:by_column").score(task, said("pass"))
     with pytest.raises(EnvError, match=r"reward_two returned \[0.0, 0.0\] for one completion; re"):
         await build_rewards(f"trl:{SUPPORT}:reward_two").score(task, said("x"))
+    for texts in ("1", ["1"]):
+        with pytest.raises(EnvError, match="for one completion; return a list with one number"):
+            await TrlReward(lambda texts=texts, **_: texts, "texts").score(task, said("x"), None)
 
 
 # -- judges ----------------------------------------------------------------------------------------

@@ -90,6 +90,7 @@ def test_what_prepares_a_verdict(path: str, kind: ChangeKind, tampered: bool) ->
         ("/usr/lib/python3/dist-packages/six.py", None),
         ("/usr/lib/python3.11/csv.txt", None),
         ("/app/csv/__init__.py", None),
+        ("/tmp/copy/lib/python3.11/pytest.py", None),
         ("/opt/venv/bin/pyvenv.cfg", "/opt/venv/bin/python3"),
         ("/opt/venv/pyvenv.cfg", "/opt/venv/bin/python3"),
         ("/app/pyvenv.cfg", None),
@@ -99,6 +100,14 @@ def test_what_a_new_file_hides(path: str, hidden: str | None) -> None:
     found = list_hidden(path, ["/opt/venv/bin", "/usr/local/bin", "/usr/bin"])
     assert hidden in found if hidden is not None else found == ()
     assert path not in found
+
+
+def test_a_new_library_hides_another_where_the_loader_is_told() -> None:
+    libc = "/usr/lib/x86_64-linux-gnu/libc.so.6"
+    assert libc in list_hidden("/opt/x/libc.so.6", is_cached=True)
+    assert list_hidden("/opt/x/libc.so.6") == ()
+    assert list_hidden(libc, is_cached=True) == ()
+    assert list_hidden("/opt/x/libc.txt", is_cached=True) == ()
 
 
 def test_bytecode_of_libraries_is_listed() -> None:
