@@ -153,7 +153,8 @@ async def test_no_verdict_is_a_failure(
 
 
 async def test_a_score_that_may_be_cut_is_none(judged: Judged, server: JudgeServer) -> None:
-    server.replies, server.is_cut = ["Score: 1"], True
+    server.replies = ["Score: 1"]
+    server.is_cut = True
     with pytest.raises(JudgeError, match="m was cut at 1024 tokens, so its score may be"):
         await judged.play("four")
 

@@ -6,6 +6,7 @@ TRL's that is handed the assistant's turns as its prompt; a minus sign taken for
 score.
 """
 
+import functools
 from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -240,6 +241,10 @@ def without_columns(completions: list[str]) -> list[float]:
     return [float(len(text)) for text in completions]
 
 
+def return_it(value: object, **columns: object) -> object:
+    return value
+
+
 async def test_columns_are_lists_of_one_and_none_is_left_out() -> None:
     task = Task(prompt="Q", data={"row": {"prompt": "Q", "target": 4, "completion": "x"}})
     rewards = build_rewards(
@@ -253,9 +258,11 @@ async def test_columns_are_lists_of_one_and_none_is_left_out() -> None:
         await build_rewards(f"trl:{HERE}:by_column").score(task, said("pass"))
     with pytest.raises(EnvError, match=r"reward_two returned \[0.0, 0.0\] for one completion; re"):
         await build_rewards(f"trl:{SUPPORT}:reward_two").score(task, said("x"))
-    for texts in ("1", ["1"]):
+    texts: list[str | list[str]] = ["1", ["1"]]
+    for text in texts:
+        function = functools.partial(return_it, text)
         with pytest.raises(EnvError, match="for one completion; return a list with one number"):
-            await TrlReward(lambda texts=texts, **_: texts, "texts").score(task, said("x"), None)
+            await TrlReward(function, "text").score(task, said("x"), None)
 
 
 # -- judges ----------------------------------------------------------------------------------------
