@@ -244,8 +244,13 @@ async def compute_reward(
         if isinstance(verdict, ScoredAnswer):
             verdict, info = verdict.reward, dict(verdict.info)
         if not isinstance(verdict, Mapping):
-            return check_reward(task, _read_number(task, verdict)), info
-        components = {name: _read_number(task, part, name) for name, part in verdict.items()}
+            return check_reward(task, read_number(task, verdict)), info
+        components = {name: read_number(task, part, name) for name, part in verdict.items()}
+        if not components:
+            raise EnvError(
+                f"the reward of task {task.id!r} is a mapping without a number; return one from "
+                "every path of the reward function"
+            )
         for name, part in components.items():
             check_reward(task, part, component=name)
         total = check_reward(task, sum(components.values()))
@@ -279,7 +284,10 @@ def check_reward(task: Task, reward: float, *, component: str = "") -> float:
     )
 
 
-def _read_number(task: Task, verdict: object, component: str = "") -> float:
+def read_number(task: Task, verdict: object, component: str = "") -> float:
+    """Return a reward as a number; raise `EnvError` naming the task and the value for text, None
+    and whatever else is none.
+    """
     try:
         if isinstance(verdict, str | bytes | bytearray):
             raise TypeError  # float() would read it

@@ -251,7 +251,8 @@ def _handler(
             )
             answer = await _unless_gone(request, desk.ask(chat_request, keys))
         except BadRequest as error:
-            return refuse(400, str(error))
+            desk.refusal = str(error)
+            return refuse(400, desk.refusal)
         except GatewaySessionClosed as error:
             return refuse(410, str(error))
         except ClientDisconnect:

@@ -78,6 +78,8 @@ class GatewaySession:
 
     def __init__(self, ignored: Iterable[str] = ()) -> None:
         self.ignored = frozenset(ignored)
+        self.refusal = ""
+        """Why the last request that was refused was."""
         self._conversations = ConversationTree()
         self._waiting: deque[GatewayRequest] = deque()
         self._open: set[GatewayRequest] = set()

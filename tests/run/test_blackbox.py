@@ -8,6 +8,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -435,6 +436,13 @@ async def silent(task: Task, endpoint: ProgramEndpoint) -> str:
     return "42"
 
 
+async def wishful(task: Task, endpoint: ProgramEndpoint) -> str:
+    async with openai.AsyncOpenAI(base_url=endpoint.openai_url, api_key=endpoint.key) as client:
+        with suppress(openai.BadRequestError):
+            await client.chat.completions.create(model="policy", messages=[], temperature=0.5)
+    return "42"
+
+
 async def broken(task: Task, endpoint: ProgramEndpoint) -> str:
     await openai_agent(task, endpoint)
     raise LookupError("lost the thread")
@@ -449,6 +457,9 @@ async def test_a_program_that_fails_is_a_failure_and_never_a_reward() -> None:
     async with asyncio.timeout(SOON_S):
         env = env_of(agent=silent)
         with pytest.raises(EnvError, match="without a request"):
+            await begun(env)
+        env = env_of(agent=wishful)
+        with pytest.raises(EnvError, match="what it asked was refused: 'temperature' of the"):
             await begun(env)
         env = env_of(agent=broken)
         await begun(env)

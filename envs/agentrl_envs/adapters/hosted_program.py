@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -38,19 +39,24 @@ class HostedProgram:
         """Return the library's answer on the task; `ProgramEnded` where it failed at it."""
         # What it starts carries the mark, so that it ends with it under whatever process group.
         lease = ResourceLease.take("process", new_mark())
+        # What it leaves when it is killed ends with it, too.
+        folder = os.path.join(tempfile.gettempdir(), f"agentrl-hosted-{new_mark()}")
+        folder_lease = ResourceLease.take("directory", folder)
         episode = ForeignEpisode(self.location, timeout_s=self.open_timeout_s)
         address = {
             "url": endpoint.openai_url,
             "key": endpoint.key,
             "model": endpoint.model,
-            "environ": dict(lease.environ),
+            "environ": {**lease.environ, "TMPDIR": folder},
         }
         try:
+            os.mkdir(folder, 0o700)
             await episode.open({**self.settings, **task.data})
             result = await episode.ask_at_leisure("play", {"endpoint": address}, grace_s=GRACE_S)
         finally:
             await episode.close()
             await run_in_thread(lease.clear)
+            await run_in_thread(folder_lease.clear)
         if (failure := result.get("failure")) is not None:
             raise ProgramEnded(f"{self.location.kind}: {failure}", lines=(str(failure),))
         return result

@@ -95,7 +95,9 @@ class ProgramEnv(BaseEnv, ABC):
         observation = await self._await_question()
         if observation is None:
             self._running.result()
-            raise EnvError("the program ended without a request to the policy")
+            refusal = self._place.desk.refusal
+            why = f"; what it asked was refused: {refusal}" if refusal else ""
+            raise EnvError(f"the program ended without a request to the policy{why}")
         return observation, {}
 
     async def step(self, action: Action) -> Step:

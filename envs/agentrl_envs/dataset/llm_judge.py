@@ -24,7 +24,15 @@ from agentrl.task import Task
 from agentrl_envs.dataset.row_tasks import fill_template
 from agentrl_envs.dataset.settings import JUDGE_RULES, check_settings
 
-_SCORE = re.compile(r"\bscore[\s:=*\"'`]{1,8}(-?\d++(?:\.\d++)?+)(?!\w)", re.IGNORECASE | re.ASCII)
+_SCORE = re.compile(
+    r"""\bscore[ \t:=*"'`]{1,8}  # as in `Score: 7`, `**Score:** 7`, `"score": 7`
+        (-?\d++(?:\.\d++)?+)      # the score
+        (?:\s*+(?:/|out\ of)\s*+(\d++(?:\.\d++)?+))?+  # and of how many
+        (?![\w%/\u2013\u2014-]|[.,]\d)      # no other number: 7%, 3-5, 7,5, 1e1
+    """,
+    re.IGNORECASE | re.ASCII | re.VERBOSE,
+)
+_THOUGHTS = ("<think>", "</think>")
 PLACEHOLDERS = ("question", "answer", "response", "conversation")
 """Placeholders besides the columns of the data set."""
 LONGEST_RESPONSE = 100_000
@@ -88,15 +96,24 @@ class JudgeSettings:
 
 
 def parse_score(reply: str, scale: tuple[float, float]) -> float | None:
-    """Return the score that a judge's reply ends with, as a share of the scale, else None.
+    """Return the score in the last line of a judge's reply, as a share of the scale, else None.
 
-    It is the number behind the last `score`, as in `Score: 7` or `"score": 7`. One outside of the
-    scale is none.
+    It is the number behind the last `score` of the last line with a letter or digit in it, as in
+    `Score: 7`, `Score: 7/10` or `"score": 7`: what stands above may be a quotation of the answer
+    that is judged. A score outside of the scale or of another one (`10/5`), a range and a thought
+    without an end are none.
     """
-    scores = _SCORE.findall(reply.rpartition("</think>")[2])
+    begin, end = _THOUGHTS
+    said = reply.rpartition(end)[2]
+    lines = [line for line in said.splitlines() if any(map(str.isalnum, line))]
+    if begin in said or not lines:
+        return None
+    scores = [*_SCORE.finditer(lines[-1])]
     if not scores:
         return None
-    (low, high), score = scale, float(scores[-1])
+    (low, high), score = scale, float(scores[-1][1])
+    if (full := scores[-1][2]) is not None and float(full) != high:
+        return None
     return (score - low) / (high - low) if low <= score <= high else None
 
 
@@ -186,10 +203,16 @@ class JudgeClient:
         except EngineError as error:
             raise JudgeError(f"the judge: {error}") from error
         try:
-            reply = answer["choices"][0]["message"]["content"]
+            choice = answer["choices"][0]
+            reply, ended = choice["message"]["content"], choice.get("finish_reason")
             self._spent.tokens += int((answer.get("usage") or {}).get("total_tokens") or 0)
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             raise JudgeError(f"the judge answered without a message: {answer!r:.200}") from error
+        if ended == "length":
+            raise JudgeError(
+                f"{settings.model} was cut at {settings.max_tokens} tokens, so its score may be: "
+                f"{str(reply)[-200:]!r}; raise max_tokens"
+            )
         return reply if isinstance(reply, str) else ""
 
     def _check_budget(self) -> None:

@@ -17,6 +17,7 @@ from agentrl.authoring.task_choice import choose_task
 from agentrl.authoring.tool_env import (
     check_reward,
     compute_reward,
+    read_number,
     refuse_malformed,
 )
 from agentrl.authoring.tool_schema import ToolSignature, signature_of
@@ -231,7 +232,7 @@ class TrlEnv:
         if self._pays:
             with blame(EnvError, f"{self._name}.get_reward"):
                 paid = await live.call(live.instance.get_reward, {})
-                own_reward = self._name, check_reward(task, float(paid))
+                own_reward = self._name, check_reward(task, read_number(task, paid))
 
         async def score(task: Task, messages: Sequence[Message]) -> Any:
             return await self._rewards.score_all(
@@ -274,7 +275,12 @@ def read_methods(kind: type) -> Mapping[str, ToolSignature]:
 
     Raises `ConfigError` that names a method without types or docstring, or what else TRL asks for.
     """
-    functions = dict(inspect.getmembers(kind, predicate=inspect.isfunction))
+    functions = {
+        # Those of the class itself are bound to it already.
+        name: getattr(member, "__func__", member)
+        for name, member in inspect.getmembers(kind, predicate=inspect.isroutine)
+        if inspect.isfunction(member) or inspect.ismethod(member)
+    }
     if "reset" not in functions:
         raise ConfigError(
             f"{kind.__name__} has no method reset(**row), so it is not made for TRL's "

@@ -77,6 +77,8 @@ class TrlReward:
     def _read(self, rewards: Any) -> float | None:
         try:
             (reward,) = rewards
+            if isinstance(rewards, str) or isinstance(reward, str | bytes | bytearray):
+                raise TypeError  # float() would read it
             return None if reward is None else float(reward)
         except (TypeError, ValueError):
             raise EnvError(

@@ -3,7 +3,7 @@
 import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast, get_args
 
 from agentrl.authoring.task_choice import choose_task
@@ -30,7 +30,9 @@ from agentrl_envs.harbor.verification import (
     AgentProcesses,
     ChangedPrograms,
     HarborVerifier,
+    ProgramPlaces,
     put_loose_files,
+    read_places,
     wait_healthy,
 )
 
@@ -174,6 +176,7 @@ class HarborEnv(BaseEnv):
         self._own_provider: SandboxProvider | None = None
         self._episode: _Episode | None = None
         self._resets = 0
+        self._places: dict[str, ProgramPlaces] = {}
 
     # -- tasks ------------------------------------------------------------------------------------
 
@@ -246,6 +249,7 @@ class HarborEnv(BaseEnv):
         container = await provider.start(spec)
         try:
             tools = await self._prepare(container, harbor_task)
+            places = await self._find_places(container, harbor_task)
         except BaseException:
             await container.stop()
             raise
@@ -254,7 +258,7 @@ class HarborEnv(BaseEnv):
             harbor_task=harbor_task,
             container=container,
             tools=tools,
-            verifier=verifier,
+            verifier=replace(verifier, places=places),
             context=context,
         )
         system = (Message("system", self._system),) if self._system else ()
@@ -409,6 +413,15 @@ class HarborEnv(BaseEnv):
             command_s=self._command_timeout_s,
             characters=self._output_characters,
         )
+
+    async def _find_places(self, container: ProviderContainer, task: HarborTask) -> ProgramPlaces:
+        """Return where the programs of a task's image are found, which is asked once."""
+        if self._changed_programs == "allow" or task.config.verifier.separate:
+            return ProgramPlaces()
+        if (places := self._places.get(task.name)) is None:
+            workdir = task.config.environment.workdir or ""
+            places = self._places[task.name] = await read_places(container, workdir)
+        return places
 
     def _resolve_envs(self, task: HarborTask) -> tuple[dict[str, str], dict[str, str]]:
         """Return the variables of a task's container, and of its verifier's program."""

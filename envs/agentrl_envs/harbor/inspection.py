@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from agentrl_envs.harbor.task_config import list_unread_keys
 from agentrl_envs.harbor.task_folder import HarborTask, find_tasks
 
 
@@ -74,6 +75,8 @@ def _find_notes(task: HarborTask) -> Iterator[str]:
     modes = [section.network_mode, config.agent.network_mode, config.verifier.network_mode]
     if any(mode not in (None, "no-network") for mode in modes):
         yield "it asks for a network, and has none unless network: task"
+    if unread := [*list_unread_keys(config)]:
+        yield f"keys of task.toml that change nothing here: {', '.join(unread)}"
     if section.storage_mb is not None:
         yield f"storage_mb = {section.storage_mb} is not enforced"
     if section.skills_dir is not None:

@@ -1,6 +1,12 @@
-"""Changes that let an agent decide what a verifier sees: of the programs that run it."""
+"""Changes that let an agent decide what a verifier sees: of the programs and libraries that run it.
 
-from collections.abc import Iterable, Sequence
+An image's program is replaced (`modified`, `deleted`), or hidden: something new is found before it.
+`list_hidden` says what a new file would hide, and whoever has the container looks whether it is
+there.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import PurePosixPath
 
 from agentrl.sandbox_provider import FileChange
@@ -8,44 +14,169 @@ from agentrl.sandbox_provider import FileChange
 SYSTEM_FOLDERS = (
     *("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"),
     *("/usr/bin", "/usr/sbin", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/libexec"),
+    *("/usr/local/bin", "/usr/local/sbin", "/usr/local/lib", "/usr/local/lib64"),
+    "/usr/local/libexec",
 )
 """Folders whose files come with an image; new ones beside them are an installation."""
 LOCAL_FOLDERS = ("/usr/local/bin", "/usr/local/sbin")
 """Folders that are looked through before those of the system."""
+SYSTEM_PROGRAMS = ("/usr/bin", "/bin", "/usr/sbin", "/sbin")
 _PRELOADED = ("/etc/ld.so.preload", "/etc/ld.so.cache.d")
 _STARTED = ("sitecustomize.py", "usercustomize.py")
 """Python files that every interpreter runs when it starts."""
+_LIBRARY = re.compile(r"(?P<prefix>.*)/lib(?:64)?/(?P<python>python3(?:\.(?P<minor>\d+))?)(?:/.*)?")
+"""Folder of Python's library, or one within."""
+_ZIPPED = re.compile(r".*/lib(?:64)?/python3\d+\.zip")
+"""Archive that Python looks through before its library."""
+_PYTHONS = ("python3", "python", "bin/python3", "bin/python")
+"""Interpreters that read a `pyvenv.cfg`, from its folder."""
+_EXTENSION = "{}.cpython-3{}-{}-linux-gnu.so"
+_MACHINES = ("x86_64", "aarch64")
+LOADER_CACHE = "/etc/ld.so.cache"
+"""File that says where programs find their libraries; `ldconfig` writes it."""
+_LIBRARY_FOLDERS = (
+    *(f"/usr/lib/{machine}-linux-gnu" for machine in _MACHINES),
+    *(f"/lib/{machine}-linux-gnu" for machine in _MACHINES),
+    *("/lib", "/usr/lib", "/lib64", "/usr/lib64"),
+)
 
 
 def find_tampering(
-    changes: Iterable[FileChange], system_programs: Iterable[str], watched: Sequence[str] = ()
+    changes: Iterable[FileChange],
+    *,
+    hiding: Collection[str] = (),
+    watched: Collection[str] = (),
+    search_path: Sequence[str] = (),
+    workdir: str = "/",
 ) -> tuple[str, ...]:
     """Return the changed paths by which a verdict could be prepared, sorted.
 
-    A program or library of the image that is another one or gone; a new program that is found
-    before the image's of the same name (`system_programs`, by name); what every program, or every
-    Python, loads when it starts. `watched` are further paths of the image that nobody may change.
+    A program or library of the image that is another one or gone; what hides one of them; what
+    every program, or every Python, loads when it starts.
+
+    Args:
+        changes: What differs from the image.
+        hiding: New paths that hide what the image has; see `list_hidden`.
+        watched: Further paths of the image that nobody may change.
+        search_path: Folders that the container's programs are found in.
+        workdir: Folder that the agent works on: it may replace what is in it.
     """
     rows = {change.path: change for change in changes}
-    folders = {str(parent) for path in rows for parent in PurePosixPath(path).parents}
-    programs = frozenset(system_programs)
+    parents = {str(parent) for path in rows for parent in PurePosixPath(path).parents}
+    folders = [*SYSTEM_FOLDERS, *_list_program_folders(search_path, workdir)]
     return tuple(
         sorted(
             path
             for path, change in rows.items()
             # A folder is modified when what it holds is.
-            if not (change.kind == "modified" and path in folders)
-            and _is_tampering(change, programs, watched)
+            if not (change.kind == "modified" and path in parents)
+            and (path in hiding or path in watched or _is_tampering(change, folders))
         )
     )
 
 
-def _is_tampering(change: FileChange, programs: frozenset[str], watched: Sequence[str]) -> bool:
-    path = PurePosixPath(change.path)
-    if change.path in _PRELOADED or path.name in _STARTED or change.path in watched:
-        return True
-    if change.kind == "added":
-        return (str(path.parent) in LOCAL_FOLDERS and path.name in programs) or (
-            path.suffix == ".pth" and "python" in change.path
+def list_caches(changes: Iterable[FileChange]) -> tuple[str, ...]:
+    """Return the new and changed files of bytecode in Python's libraries, of whose sources it may
+    not be: without them Python compiles the sources again.
+    """
+    return tuple(
+        change.path for change in changes if change.kind != "deleted" and _is_cache(change.path)
+    )
+
+
+def list_hidden(
+    path: str, search_path: Sequence[str] = (), *, is_cached: bool = False
+) -> tuple[str, ...]:
+    """Return the paths that a new file would hide, if they are there.
+
+    Of a program those of its name in the folders that are looked through later, of a Python module
+    those of its name that `import` finds later, of a `pyvenv.cfg` the interpreters that read it; of
+    a shared library, where `LOADER_CACHE` has changed (`is_cached`), the system's of its name.
+    """
+    file = PurePosixPath(path)
+    folder = str(file.parent)
+    if file.name == "pyvenv.cfg":
+        beside = folder in search_path or f"{folder}/bin" in search_path
+        return tuple(f"{folder}/{python}" for python in _PYTHONS) if beside else ()
+    later = [*search_path[search_path.index(folder) + 1 :]] if folder in search_path else []
+    later += [*(SYSTEM_PROGRAMS if folder in LOCAL_FOLDERS else ())]
+    programs = [f"{place}/{file.name}" for place in dict.fromkeys(later)]
+    is_library = is_cached and ".so" in file.suffixes and folder not in _LIBRARY_FOLDERS
+    libraries = [f"{place}/{file.name}" for place in _LIBRARY_FOLDERS] if is_library else []
+    return (*programs, *_list_hidden_modules(file, search_path), *libraries)
+
+
+def _list_hidden_modules(file: PurePosixPath, search_path: Iterable[str]) -> list[str]:
+    is_package = file.name.startswith("__init__.")
+    place = file.parent.parent if is_package else file.parent
+    name = (file.parent if is_package else file).name.partition(".")[0]
+    if (
+        file.suffix not in (".py", ".pyc", ".so")
+        or (match := _LIBRARY.fullmatch(str(place))) is None
+    ):
+        return []
+    # In one folder, a package is found before a module, and one that is compiled before its source.
+    hidden = [f"{place}/{name}.py"] if is_package or file.suffix == ".so" else []
+    prefix, python = match["prefix"], match["python"]
+    if prefix.endswith("/.local"):
+        folders = [
+            f"{prefix}/lib/{python}/site-packages",
+            f"/usr/local/lib/{python}/site-packages",
+            *_list_module_folders("/usr", python)[2:],
+        ]
+    elif prefix in ("/usr", "/usr/local") or f"{prefix}/bin" in search_path:
+        folders = _list_module_folders(prefix, python)
+    else:  # no interpreter of the image's looks there
+        return hidden
+    later = folders[folders.index(str(place)) + 1 :] if str(place) in folders else []
+    for folder in later:
+        hidden += (
+            [f"{folder}/{_EXTENSION.format(name, match['minor'], each)}" for each in _MACHINES]
+            if folder.endswith("/lib-dynload")
+            else [f"{folder}/{name}.py", f"{folder}/{name}/__init__.py"]
         )
-    return any(path.is_relative_to(folder) for folder in SYSTEM_FOLDERS)
+    return hidden
+
+
+def _list_module_folders(prefix: str, python: str) -> list[str]:
+    """Return the folders that a Python looks through for a module, in their order."""
+    library = f"{prefix}/lib/{python}"
+    folders = [
+        library,
+        f"{library}/lib-dynload",
+        f"/usr/local/lib/{python}/dist-packages",
+        f"{library}/site-packages",
+        f"{library}/dist-packages",
+        "/usr/lib/python3/dist-packages",
+    ]
+    return [*dict.fromkeys(folders)]
+
+
+def _list_program_folders(search_path: Iterable[str], workdir: str) -> list[str]:
+    """Return the folders of programs outside of a directory, and those of their libraries."""
+    folders: list[str] = []
+    for place in map(PurePosixPath, search_path):
+        if workdir == "/" or not place.is_relative_to(workdir):
+            beside = ("lib", "lib64", "libexec") if place.name in ("bin", "sbin") else ()
+            folders += [str(place), *(str(place.parent / name) for name in beside)]
+    return folders
+
+
+def _is_cache(path: str) -> bool:
+    file = PurePosixPath(path)
+    return (
+        file.parent.name == "__pycache__"
+        and file.suffix == ".pyc"
+        and _LIBRARY.fullmatch(str(file.parent)) is not None
+    )
+
+
+def _is_tampering(change: FileChange, folders: Iterable[str]) -> bool:
+    path = PurePosixPath(change.path)
+    if change.path in _PRELOADED or path.name in _STARTED or _ZIPPED.fullmatch(change.path):
+        return True
+    if _is_cache(change.path):
+        return False
+    if change.kind == "added":
+        return path.suffix == ".pth" and "python" in change.path
+    return any(path.is_relative_to(folder) for folder in folders)

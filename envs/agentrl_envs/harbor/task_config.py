@@ -1,12 +1,13 @@
 """`task.toml` of a Harbor task, schema 1.x: every key that decides how a task is played.
 
-Unknown keys are ignored, as Harbor does; types and defaults are Harbor's (harbor 0.25). A time or a
-size that cannot be kept is refused, where Harbor takes any number.
+Unknown keys change nothing, as in Harbor, and `list_unread_keys` names them; types and defaults are
+Harbor's (harbor 0.25). A time or a size that cannot be kept is refused, where Harbor takes any
+number.
 """
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -24,7 +25,7 @@ _MB = {"G": 1024.0, "M": 1.0, "K": 1 / 1024}
 class HarborSection(BaseModel):
     """A table of `task.toml`."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="allow")
 
 
 class NetworkSection(HarborSection):
@@ -198,6 +199,15 @@ def parse_task_config(text: str, file: str) -> TaskConfig:
     except ValidationError as error:
         faults = [f"{_name_key(fault['loc'])}: {fault['msg']}" for fault in error.errors()]
         raise ConfigError(f"{file}: {'; '.join(faults)}") from error
+
+
+def list_unread_keys(section: HarborSection, within: str = "") -> Iterator[str]:
+    """Yield the keys that change nothing, such as `verifier.timeout_seconds`."""
+    for name in section.model_extra or {}:
+        yield f"{within}{name}"
+    for name in type(section).model_fields:
+        if isinstance(value := getattr(section, name), HarborSection):
+            yield from list_unread_keys(value, f"{within}{name}.")
 
 
 def parse_size_mb(size: str) -> int:

@@ -23,6 +23,9 @@ from agentrl_sandbox.provider.content import compute_digest, walk_files
 CONFIG = "task.toml"
 _ENTRIES = 20_000
 """Files and folders that are looked through for tasks; what a task holds does not count."""
+FOLDER_BYTES = 2**32
+"""Of all files of a task: they are read for a digest, and `tests/` is put into every container."""
+_PARTS = (CONFIG, "instruction.md", "environment", "tests", "solution")
 _CANARY = re.compile(r"(?:<!--|#)[^\n]*canary", re.IGNORECASE)
 _VARIABLE = re.compile(r"\$\{([^}:]+)(?::-(.*))?\}")
 _COMPOSE = ("docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compose.yml")
@@ -157,6 +160,7 @@ def read_task(folder: Path, *, name: str = "", root: Path | None = None) -> Harb
 
 def _read_task(folder: Path, *, name: str, root: Path | None) -> HarborTask:
     file = folder / CONFIG
+    _check_content(folder)
     config = parse_task_config(_read_text(file), str(file))
     check_supported(config, folder)
     instruction = strip_canary(_read_text(folder / "instruction.md"))
@@ -173,6 +177,26 @@ def _read_task(folder: Path, *, name: str, root: Path | None) -> HarborTask:
     )
     _check_files(task)
     return task
+
+
+def _check_content(folder: Path) -> None:
+    """Raise `ConfigError` for a part that leads out of a task's folder, and for too many bytes."""
+    root = folder.resolve()
+    for part in _PARTS:
+        if not (folder / part).resolve().is_relative_to(root):
+            raise _link_out(folder / part)
+    total = 0
+    for path in walk_files(folder):
+        total += path.lstat().st_size
+        if total > FOLDER_BYTES:
+            raise ConfigError(
+                f"{folder} holds more than {FOLDER_BYTES} bytes, with {path}; let the Dockerfile "
+                "get what is large"
+            )
+
+
+def _link_out(path: Path) -> ConfigError:
+    return ConfigError(f"{path} leads out of the task; put the file itself there")
 
 
 def strip_canary(text: str) -> str:
@@ -247,7 +271,7 @@ def _check_files(task: HarborTask) -> None:
     for part in (task.environment, task.tests, task.solution):
         for path in walk_files(part) if part.is_dir() else ():
             if path.is_symlink() and not path.resolve().is_relative_to(root):
-                raise ConfigError(f"{path} leads out of the task; put the file itself there")
+                raise _link_out(path)
             if path.name == ".harborignore":
                 raise ConfigError(f"{path} is not supported; remove what it leaves out")
     if (task.folder / ".harborignore").exists():

@@ -34,7 +34,12 @@ from agentrl_envs.harbor.rewards import (
     choose_reward,
     parse_rewards,
 )
-from agentrl_envs.harbor.tampering import LOCAL_FOLDERS, find_tampering
+from agentrl_envs.harbor.tampering import (
+    LOADER_CACHE,
+    find_tampering,
+    list_caches,
+    list_hidden,
+)
 from agentrl_envs.harbor.task_config import HealthcheckSection
 from agentrl_envs.harbor.task_folder import HarborTask
 from agentrl_sandbox.provider.content import read_file
@@ -53,7 +58,11 @@ _CLEAN = (
 _MAKE_PLACE = 'mkdir -p -- "$2" && { [ "$2" = / ] || chmod 777 -- "$2"; }'
 _MAKE_FOLDER = 'rm -rf -- "$1" && mkdir -p -- "$2"'
 _RUN = f"(/tests/test.sh) >{OUTPUT_FILE} 2>&1"
-_SYSTEM_PROGRAMS = ("/usr/bin", "/bin", "/usr/sbin", "/sbin")
+_REMOVED_AT_A_TIME = 500
+_PLACES = (
+    "pwd -P; IFS=:; "
+    'for folder in $PATH; do (cd -- "$folder" 2>/dev/null && pwd -P) || echo "$folder"; done'
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +91,16 @@ class HarborVerdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramPlaces:
+    """Where a container's programs are found."""
+
+    workdir: str = "/"
+    """Its directory, in which the agent may replace them."""
+    search_path: tuple[str, ...] = ()
+    """Folders of its `PATH`, in their order, without links."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HarborVerifier:
     """Everything that verifies the episodes of one task."""
 
@@ -96,6 +115,7 @@ class HarborVerifier:
     changed_programs: ChangedPrograms = "zero"
     artifact_bytes: int = 2**28
     reward_key: str = ""
+    places: ProgramPlaces = field(default_factory=ProgramPlaces)
 
     async def verify(self, agent: ProviderContainer) -> HarborVerdict:
         """Return the verdict on what an agent left in its container.
@@ -108,14 +128,25 @@ class HarborVerifier:
             return await self._verify_apart(agent, began_s)
         if self.agent_processes == "end":
             await agent.halt()
+        caches: Sequence[str] = ()
         if self.changed_programs == "zero":
-            changes = await agent.changes()
-            shadowed = await _find_shadowed(agent, changes or ())
-            if tampered := find_tampering(changes or (), shadowed, agent.started_by):
+            changes = await agent.changes() or ()
+            tampered = find_tampering(
+                changes,
+                hiding=await _find_hiding(agent, changes, self.places.search_path),
+                watched=agent.started_by,
+                search_path=self.places.search_path,
+                workdir=self.places.workdir,
+            )
+            if tampered:
                 seconds = time.monotonic() - began_s
                 return HarborVerdict(reward=0.0, tampered=tampered, seconds=seconds)
+            caches = list_caches(changes)
         if self.agent_processes == "end":
             await agent.resume()
+        for at in range(0, len(caches), _REMOVED_AT_A_TIME):
+            removed = caches[at : at + _REMOVED_AT_A_TIME]
+            await self._make_ready(agent, ["rm", "-f", "--", *removed])
         return await self._run_tests(agent, began_s, put_tests=True)
 
     async def _collect(self, agent: ProviderContainer) -> None:
@@ -151,17 +182,20 @@ class HarborVerifier:
         finally:
             await container.stop()
 
+    async def _make_ready(self, container: ProviderContainer, argv: Sequence[str]) -> None:
+        output = await container.exec(argv, timeout_s=_PREPARE_S, user="0")
+        if output.exit_code != 0:
+            raise VerifierError(
+                f"the container of {self.task.name!r} could not be made ready: "
+                f"{output.stderr.decode(errors='replace')[:500]}"
+            )
+
     async def _run_tests(
         self, container: ProviderContainer, began_s: float, *, put_tests: bool
     ) -> HarborVerdict:
         verifier = self.task.config.verifier
         clean = _CLEAN if put_tests else "rm -rf -- /logs/verifier"
-        cleaned = await container.exec(["bash", "-c", clean], timeout_s=_PREPARE_S, user="0")
-        if cleaned.exit_code != 0:
-            raise VerifierError(
-                f"the container of {self.task.name!r} could not be made ready: "
-                f"{cleaned.stderr.decode(errors='replace')[:500]}"
-            )
+        await self._make_ready(container, ["bash", "-c", clean])
         await container.put(pack_folders(LOG_FOLDERS))
         if put_tests:
             await container.put(pack_tree(self.task.tests, "tests"))
@@ -252,28 +286,44 @@ async def wait_healthy(container: ProviderContainer, check: HealthcheckSection, 
         await asyncio.sleep(check.start_interval_sec if starting else check.interval_sec)
 
 
-async def _find_shadowed(
-    container: ProviderContainer, changes: Sequence[FileChange]
+async def read_places(container: ProviderContainer, workdir: str) -> ProgramPlaces:
+    """Return where a container's programs are found, before an agent can change it."""
+    argv = ["bash", "-c", _PLACES]
+    output = await container.exec(argv, timeout_s=_PREPARE_S, cwd=workdir, user="0")
+    own, *folders = output.stdout.decode(errors="replace").splitlines() or ["/"]
+    found = dict.fromkeys(f for f in folders if f.startswith("/") and f != "/")
+    return ProgramPlaces(workdir=own, search_path=tuple(found))
+
+
+async def _find_hiding(
+    container: ProviderContainer, changes: Sequence[FileChange], search_path: Sequence[str]
 ) -> frozenset[str]:
-    """Return the names of new local programs that the system has, too; the engine looks."""
-    names = {
-        PurePosixPath(change.path).name
-        for change in changes
-        if change.kind == "added" and str(PurePosixPath(change.path).parent) in LOCAL_FOLDERS
-    }
-    return frozenset([name for name in names if await _is_system_program(container, name)])
+    """Return the new paths that hide something that the image has; the engine looks."""
+    added = {change.path for change in changes if change.kind == "added"}
+    is_cached = any(change.path == LOADER_CACHE for change in changes)
+    there: dict[str, bool] = {}
+    hiding: list[str] = []
+    for path in added:
+        for hidden in list_hidden(path, search_path, is_cached=is_cached):
+            # Nothing of the image's is in a folder that is new.
+            if hidden in added or str(PurePosixPath(hidden).parent) in added:
+                continue
+            if hidden not in there:
+                there[hidden] = await _has_path(container, hidden)
+            if there[hidden]:
+                hiding.append(path)
+                break
+    return frozenset(hiding)
 
 
-async def _is_system_program(container: ProviderContainer, name: str) -> bool:
-    for folder in _SYSTEM_PROGRAMS:
-        try:
-            await container.get(f"{folder}/{name}", max_bytes=2**12)
-        except FileNotFoundError:
-            continue
-        except OSError:  # it is larger
-            return True
+async def _has_path(container: ProviderContainer, path: str) -> bool:
+    try:
+        await container.get(path, max_bytes=2**12)
+    except FileNotFoundError:
+        return False
+    except OSError:  # it is larger
         return True
-    return False
+    return True
 
 
 async def _read_reward(container: ProviderContainer, path: str) -> bytes | None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from agentrl.errors import ConfigError
 
+_CHUNK_BYTES = 2**20
+
 
 def compute_digest(folder: str | os.PathLike[str]) -> str:
     """Return 64 hex digits of the names, modes and contents of everything in a folder."""
@@ -16,22 +18,29 @@ def compute_digest(folder: str | os.PathLike[str]) -> str:
     for path in walk_files(Path(folder)):
         name = path.relative_to(folder).as_posix()
         if path.is_symlink():
-            content, kind = os.readlink(path).encode(), "link"
+            content, kind = io.BytesIO(os.fsencode(os.readlink(path))), "link"
         elif path.is_dir():
-            content, kind = b"", "directory"
+            content, kind = io.BytesIO(), "directory"
         else:
-            content, kind = path.read_bytes(), "program" if os.access(path, os.X_OK) else "file"
-        digest.update(f"{kind}\0{name}\0{len(content)}\0".encode())
-        digest.update(content)
+            content, kind = path.open("rb"), "program" if os.access(path, os.X_OK) else "file"
+        with content:
+            size = content.seek(0, os.SEEK_END)
+            content.seek(0)
+            digest.update(f"{kind}\0{name}\0{size}\0".encode())
+            while chunk := content.read(_CHUNK_BYTES):
+                digest.update(chunk)
     return digest.hexdigest()
 
 
 def walk_files(folder: Path) -> Iterator[Path]:
     """Yield everything in a folder, sorted; links are not followed.
 
-    Raises `ConfigError` for a pipe, a socket or a device, which has no content of its own.
+    Raises `ConfigError` for a pipe, a socket or a device, which has no content of its own, and for
+    a name that is no text.
     """
     for path in sorted(folder.iterdir()):
+        if any("\udc80" <= character <= "\udcff" for character in path.name):
+            raise ConfigError(f"{str(path)!a} has a name that is not UTF-8; rename it")
         if not (path.is_symlink() or path.is_dir() or path.is_file()):
             raise ConfigError(f"{path} is neither a file nor a folder nor a link; remove it")
         yield path

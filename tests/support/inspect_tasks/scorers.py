@@ -1,6 +1,9 @@
 """Tasks of Inspect whose scores are several, unclear, late or missing, for its own interpreter."""
 
 # pyright: basic, reportMissingImports=false
+import os
+import tempfile
+
 from inspect_ai import Task, task
 from inspect_ai.dataset import Sample
 from inspect_ai.model import get_model
@@ -31,6 +34,15 @@ def raising():
 
 
 @scorer(metrics=[accuracy()])
+def ending():
+    async def score(state, target):
+        tempfile.mkdtemp()
+        os._exit(0 if "agentrl-hosted-" in tempfile.gettempdir() else 1)
+
+    return score
+
+
+@scorer(metrics=[accuracy()])
 def unclear():
     async def score(state, target):
         return Score(value="rather good")
@@ -50,6 +62,11 @@ def asking():
 @task
 def measured_task():
     return plain(measured())
+
+
+@task
+def ending_task():
+    return plain(ending())
 
 
 @task

@@ -140,6 +140,7 @@ async def test_the_reward_sees_the_whole_conversation_and_may_have_parts() -> No
         (None, "the reward of task .* is None; return a number"),
         ("1.0", "the reward of task .* is '1.0'; return a number"),
         ({"right": b"1"}, "component 'right' .* is b'1'; return a number"),
+        ({}, "the reward of task .* is a mapping without a number; return one"),
         (-1e308, rf"task '{TASK.id}' is -1e\+308, but a reward may be at most 1e\+100"),
         (10**400, "is an integer of 1329 bits, but a reward may be"),
         ({"right": 1e101}, r"component 'right' .* is 1e\+101, but a reward may be"),

@@ -194,6 +194,7 @@ class InspectEpisode:
         from inspect_ai.model import get_model
 
         os.environ.update(endpoint["environ"])
+        tempfile.tempdir = None  # that the variables name another folder
         # Nobody's turn: a grader that is not configured must not be the policy.
         grader = get_model("mockllm/model", custom_outputs=refuse_to_grade, memoize=False)
         model = connect_model(endpoint)

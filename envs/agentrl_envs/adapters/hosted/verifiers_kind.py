@@ -10,6 +10,7 @@ import os
 import shutil
 import socket
 import sys
+import tempfile
 from itertools import islice
 from urllib.parse import urlsplit
 
@@ -276,6 +277,7 @@ class VerifiersEpisode:
     def play(self, endpoint):
         """Return the rewards of the task, or its failure."""
         os.environ.update(endpoint["environ"])
+        tempfile.tempdir = None  # that the variables name another folder
         os.environ[KEY_VARIABLE] = endpoint["key"]
         return asyncio.run(self._play(endpoint["url"], endpoint["model"]))
 

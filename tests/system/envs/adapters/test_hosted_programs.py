@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -239,6 +240,7 @@ async def test_agents_of_inspect_play_with_its_tools() -> None:
     ("name", "replies", "wrong"),
     spread_cases(
         [
+            ("ending_task", ["hello"], "its process ended with code 0"),
             ("raising_task", ["hello"], "this scorer is broken"),
             ("graded_task", ["hello"], "graded by a model, and none is configured"),
             ("asking_task", ["hello", "good"], "asks the policy itself"),
@@ -249,12 +251,15 @@ async def test_agents_of_inspect_play_with_its_tools() -> None:
     ),
 )
 async def test_what_inspect_did_not_score_is_a_failure(
-    name: str, replies: list[str], wrong: str
+    name: str, replies: list[str], wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     env = inspect(f"scorers.py@{name}")
     with pytest.raises(EnvError, match=wrong):
         await play(env, *replies)
     await env.close()
+    left = [name for name in os.listdir(tmp_path) if name.startswith("agentrl-hosted-")]
+    assert not left, "files of an episode live on"
 
 
 @pytest.mark.inspect

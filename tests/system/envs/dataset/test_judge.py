@@ -35,6 +35,8 @@ class JudgeServer:
         self.has_no_end = False
         """Whether answers begin and never end."""
         self.sent_bytes = 0
+        self.is_cut = False
+        """Whether replies are said to be cut."""
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
@@ -61,7 +63,11 @@ class JudgeServer:
             writer.close()
             return
         status = reply if isinstance(reply, int) else 200
-        message = {"choices": [{"message": {"content": reply}}], "usage": {"total_tokens": 10}}
+        ended = {"finish_reason": "length"} if self.is_cut else {}
+        message = {
+            "choices": [{"message": {"content": reply}, **ended}],
+            "usage": {"total_tokens": 10},
+        }
         body = json.dumps(message).encode()
         writer.write(f"HTTP/1.1 {status} X\r\nContent-Length: {len(body)}\r\n".encode())
         writer.write(b"Connection: close\r\n\r\n" + body)
@@ -144,6 +150,13 @@ async def test_no_verdict_is_a_failure(
     with pytest.raises(JudgeError, match=words) as failed:
         await judged.play("four", deadline_s=0.2 if reply is None else 20.0)
     assert failed.value.kind == "judge"
+
+
+async def test_a_score_that_may_be_cut_is_none(judged: Judged, server: JudgeServer) -> None:
+    server.replies = ["Score: 1"]
+    server.is_cut = True
+    with pytest.raises(JudgeError, match="m was cut at 1024 tokens, so its score may be"):
+        await judged.play("four")
 
 
 async def test_verdicts_are_kept_and_bad_ones_are_not(

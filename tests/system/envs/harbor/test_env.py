@@ -66,6 +66,41 @@ PROGRAM_CHEATS = {
 }
 
 
+LOCAL_PYTHON = (
+    "FROM agentrl-debian:bookworm\n"
+    "RUN cp /usr/bin/python3.11 /usr/local/bin/python3 && "
+    "cp -r /usr/lib/python3.11/. /usr/local/lib/python3.11/ && "
+    "rm -rf /usr/local/lib/python3.11/__pycache__\n"
+)
+LIBRARY = "/usr/local/lib/python3.11"
+PAYS = "import sys; sys.stdout.write('1'); sys.stdout.flush(); import os; os._exit(0)"
+PYTHON_CHEATS = {
+    "a Python that is another one": (
+        "rm /usr/local/bin/python3; " + REPLACED.format(path="/usr/local/bin/python3")
+    ),
+    "bytecode of another source": (
+        f"""echo "{PAYS}" >/tmp/csv.py && cat >/tmp/compile.py <<'END'
+import os, py_compile
+cache, source = "{LIBRARY}/__pycache__/csv.cpython-311.pyc", os.stat("{LIBRARY}/csv.py")
+py_compile.compile("/tmp/csv.py", cache)
+code = bytearray(open(cache, "rb").read())
+code[8:16] = int(source.st_mtime).to_bytes(4, "little") + source.st_size.to_bytes(4, "little")
+open(cache, "wb").write(code)
+END
+python3 /tmp/compile.py"""
+    ),
+    "a module of the library, changed": f'echo "{PAYS}" >>{LIBRARY}/csv.py',
+    "a package beside a module": (
+        f'mkdir {LIBRARY}/csv && echo "{PAYS}" >{LIBRARY}/csv/__init__.py'
+    ),
+    "an archive before the library": (
+        f'cd /tmp && echo "{PAYS}" >csv.py && '
+        "python3 -m zipfile -c /usr/local/lib/python311.zip csv.py"
+    ),
+}
+"""Ways to be paid by a verifier that imports `csv`."""
+
+
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def provider() -> AsyncIterator[DockerProvider]:
     provider = DockerProvider()
@@ -132,6 +167,23 @@ async def test_a_program_that_cheats_is_paid_nothing(way: str, provider: DockerP
     env, task = made(TASKS / "guarded-program", provider)
     write = call("write_file", path="roman.py", content=PROGRAM_CHEATS[way])
     assert (await play(env, task, write))[1] == 0.0
+
+
+@pytest.mark.parametrize("way", spread_cases([*PYTHON_CHEATS], 2))
+async def test_a_python_that_cheats_is_paid_nothing(
+    way: str, tmp_path: Path, provider: DockerProvider
+) -> None:
+    folder = write_task(tmp_path / "task", toml=TOML.replace("docker_image", "# docker_image"))
+    (folder / "environment").mkdir(exist_ok=True)
+    (folder / "environment" / "Dockerfile").write_text(LOCAL_PYTHON)
+    checks = "python3 -c 'import csv, os; print(int(os.path.exists(\"/done\")))'"
+    (folder / "tests" / "test.sh").write_text(f"{checks} >/logs/verifier/reward.txt\n")
+    env, task = made(folder, provider)
+    step = await play(env, task, bash(PYTHON_CHEATS[way]))
+    assert step[1] == 0.0, step[4]
+    env, task = made(folder, provider)
+    honest = f"python3 -c 'import csv, json' && mkdir {LIBRARY}/dist-packages/x && touch /done"
+    assert (await play(env, task, bash(honest)))[1] == 1.0
 
 
 async def test_what_changed_the_image_is_named(provider: DockerProvider) -> None:

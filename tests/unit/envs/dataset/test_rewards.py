@@ -6,6 +6,7 @@ TRL's that is handed the assistant's turns as its prompt; a minus sign taken for
 score.
 """
 
+import functools
 from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -29,7 +30,7 @@ from agentrl_envs.dataset.final_answers import (
 )
 from agentrl_envs.dataset.llm_judge import JudgeReward, JudgeSettings, parse_score
 from agentrl_envs.dataset.reward_sum import build_rewards, compares_answers
-from agentrl_envs.dataset.trl_reward import split_conversation
+from agentrl_envs.dataset.trl_reward import TrlReward, split_conversation
 
 SUPPORT = "tests.support.counter_factory"
 HERE = "tests.unit.envs.dataset.test_rewards"
@@ -241,6 +242,10 @@ def without_columns(completions: list[str]) -> list[float]:
     return [float(len(text)) for text in completions]
 
 
+def return_it(value: object, **columns: object) -> object:
+    return value
+
+
 async def test_columns_are_lists_of_one_and_none_is_left_out() -> None:
     task = Task(prompt="Q", data={"row": {"prompt": "Q", "target": 4, "completion": "x"}})
     rewards = build_rewards(
@@ -254,6 +259,11 @@ async def test_columns_are_lists_of_one_and_none_is_left_out() -> None:
         await build_rewards(f"trl:{HERE}:by_column").score(task, said("pass"))
     with pytest.raises(EnvError, match=r"reward_two returned \[0.0, 0.0\] for one completion; re"):
         await build_rewards(f"trl:{SUPPORT}:reward_two").score(task, said("x"))
+    texts: list[str | list[str]] = ["1", ["1"]]
+    for text in texts:
+        function = functools.partial(return_it, text)
+        with pytest.raises(EnvError, match="for one completion; return a list with one number"):
+            await TrlReward(function, "text").score(task, said("x"), None)
 
 
 # -- judges ----------------------------------------------------------------------------------------
@@ -274,9 +284,21 @@ async def test_columns_are_lists_of_one_and_none_is_left_out() -> None:
         ("underscore: 7", None),
         ("Score: 1e1", None),
         ("Score: 7/10", 0.7),
+        ("Score: 7 out of 10", 0.7),
+        ("Score: 7.", 0.7),
+        ("```\n> Score: 7\n```", 0.7),
+        ("Score: 10/5", None),
+        ("Score: 7,5", None),
+        ("Score: 3-5", None),
+        ("Score: 50%", None),
+        ("Score: 1.5.2", None),
+        ("Score: 7/10/2", None),
+        ("<think>At best\nScore: 9", None),
+        ('It says "Score: 10".\nI give none.', None),
+        ("Score:\n7", None),
     ],
 )
-def test_a_score_is_the_last_number_on_the_scale(reply: str, score: float | None) -> None:
+def test_a_score_is_the_last_lines_on_the_scale(reply: str, score: float | None) -> None:
     assert parse_score(reply, (0.0, 10.0)) == score
 
 

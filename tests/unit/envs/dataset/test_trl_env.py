@@ -126,6 +126,37 @@ async def test_an_instance_is_of_one_episode_unless_it_is_reused(rows: str) -> N
     assert texts == {False: ["[1]", "[1]"], True: ["[1]", "[2]"]}
 
 
+class SharedEnv(UnpaidEnv):
+    """Has a tool of the class, and pays what is no number."""
+
+    paid: Any = None
+
+    @classmethod
+    def knock(cls, times: int) -> str:
+        """
+        Knock at the door.
+
+        Args:
+            times: How often.
+        """
+        return f"{cls.__name__} {times}"
+
+    def get_reward(self) -> Any:
+        return self.paid
+
+
+@pytest.mark.parametrize("paid", ["1", None, b"1"])
+async def test_what_is_no_number_is_no_reward(rows: str, paid: Any) -> None:
+    env = TrlEnv(factory=SharedEnv, path=rows)
+    await env.reset(seed=1)
+    answer, *_ = await env.step(call("knock", times=2))
+    assert answer.messages[0].text == "SharedEnv 2"
+    SharedEnv.paid = paid
+    with pytest.raises(EnvError, match=rf"is {paid!r}; return a number"):
+        await env.step(say("done"))
+    await env.close()
+
+
 async def test_it_keeps_the_contract(rows: str) -> None:
     proven = await check_env(counter(rows, gold=f"{SUPPORT}:gold"))
     assert {"gold scores", "doing nothing does not score", "splits are disjoint"} <= {*proven}

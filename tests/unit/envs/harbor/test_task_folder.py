@@ -307,11 +307,18 @@ def test_a_wrong_key_is_refused(kwargs: dict[str, object], why: str, tmp_path: P
 
 
 def test_a_report_says_what_is_not_as_the_task_says(tmp_path: Path) -> None:
-    toml = TOML + 'storage_mb = 10\nskills_dir = "/skills"\n'
+    toml = TOML + 'storage_mb = 10\nskills_dir = "/skills"\ncpu = 3\n'
     write_task(tmp_path / "task", toml=toml, solve=None)
     (report,) = inspect_harbor(str(tmp_path)).tasks
     notes = " | ".join(report.notes)
-    for part in ("network: task", "storage_mb = 10", "skills_dir", "no oracle", "servers too"):
+    for part in (
+        "network: task",
+        "storage_mb = 10",
+        "skills_dir",
+        "no oracle",
+        "servers too",
+        "environment.cpu",
+    ):
         assert part in notes
     assert (report.network_mode, report.verifier, report.has_oracle) == ("public", "shared", False)
 
@@ -320,6 +327,29 @@ def test_a_pipe_in_a_task_is_refused_and_not_read(tmp_path: Path) -> None:
     folder = write_task(tmp_path / "task")
     os.mkfifo(folder / "tests" / "pipe")
     with pytest.raises(ConfigError, match="tests/pipe is neither a file nor a folder"):
+        read_task(folder)
+
+
+@pytest.mark.parametrize("part", ["instruction.md", "tests", "task.toml"])
+def test_a_part_that_is_a_link_out_is_refused(part: str, tmp_path: Path) -> None:
+    folder, other = write_task(tmp_path / "task"), write_task(tmp_path / "other")
+    (folder / part).rename(tmp_path / "kept")
+    os.symlink(other / part, folder / part)
+    with pytest.raises(ConfigError, match=rf"task/{part} leads out of the task"):
+        read_task(folder)
+
+
+def test_a_name_that_is_no_text_and_a_huge_file_are_refused(tmp_path: Path) -> None:
+    folder = write_task(tmp_path / "a")
+    Path(os.fsdecode(os.fsencode(folder / "tests") + b"/\xff")).touch()
+    with pytest.raises(
+        ConfigError, match=r"tests/\\udcff' has a name that is not UTF-8; rename it"
+    ):
+        read_task(folder)
+    folder = write_task(tmp_path / "b")
+    with (folder / "tests" / "model.bin").open("wb") as file:
+        file.truncate(2**40)
+    with pytest.raises(ConfigError, match=r"4294967296 bytes, with .*tests/model.bin; let the"):
         read_task(folder)
 
 

@@ -1,7 +1,8 @@
 """Tampering, artefacts and the oracle's plan: rules without a container.
 
 Mutants seen caught: `/usr` not watched, shadowing programs let through, folders taken for files,
-the entry point not watched, links out of an artefact, set-id bits kept, a script's flags dropped.
+the entry point not watched, a package beside a module let through, bytecode kept, links out of an
+artefact, set-id bits kept, a script's flags dropped.
 """
 
 import io
@@ -16,7 +17,7 @@ from agentrl.message import Message
 from agentrl.sandbox_provider import ChangeKind, FileChange
 from agentrl_envs.harbor.archives import clean_artifact, pack_folders, pack_tree
 from agentrl_envs.harbor.oracle import plan_oracle, play_oracle
-from agentrl_envs.harbor.tampering import find_tampering
+from agentrl_envs.harbor.tampering import find_tampering, list_caches, list_hidden
 from agentrl_envs.harbor.task_folder import read_task
 from agentrl_sandbox.provider.content import compute_digest, read_file
 from tests.support.harbor_tasks import TOML, write_task
@@ -33,7 +34,15 @@ from tests.support.harbor_tasks import TOML, write_task
         ("/usr/lib/python3/dist-packages/numpy/core.py", "added", False),
         ("/usr/local/bin/cmp", "added", True),
         ("/usr/local/bin/report", "added", False),
-        ("/usr/local/bin/report", "modified", False),
+        ("/usr/local/bin/python3", "modified", True),
+        ("/usr/local/lib/python3.11/csv.py", "deleted", True),
+        ("/opt/venv/bin/pytest", "modified", True),
+        ("/opt/venv/lib/python3.11/site-packages/pytest/__init__.py", "modified", True),
+        ("/opt/data/table", "modified", False),
+        ("/app/tools/bin/make", "modified", False),
+        ("/app/tools/lib/make.so", "modified", False),
+        ("/usr/lib/python311.zip", "added", True),
+        ("/usr/local/lib/python3.11/__pycache__/csv.cpython-311.pyc", "modified", False),
         ("/etc/ld.so.preload", "added", True),
         ("/usr/lib/python3/dist-packages/sitecustomize.py", "added", True),
         ("/usr/local/lib/python3.11/dist-packages/x.pth", "added", True),
@@ -44,8 +53,72 @@ from tests.support.harbor_tasks import TOML, write_task
     ],
 )
 def test_what_prepares_a_verdict(path: str, kind: ChangeKind, tampered: bool) -> None:
-    found = find_tampering([FileChange(path, kind)], ["cmp"], ["/entry.sh"])
+    found = find_tampering(
+        [FileChange(path, kind)],
+        hiding=["/usr/local/bin/cmp"],
+        watched=["/entry.sh"],
+        search_path=["/opt/venv/bin", "/app/tools/bin"],
+        workdir="/app",
+    )
     assert found == ((path,) if tampered else ())
+
+
+@pytest.mark.parametrize(
+    ("path", "hidden"),
+    [
+        ("/usr/local/bin/cmp", "/usr/bin/cmp"),
+        ("/usr/local/sbin/cmp", "/usr/bin/cmp"),
+        ("/opt/venv/bin/cmp", "/usr/bin/cmp"),
+        ("/usr/bin/cmp", None),
+        ("/opt/tools/bin/cmp", None),
+        ("/usr/lib/python3.11/csv/__init__.py", "/usr/lib/python3.11/csv.py"),
+        ("/usr/lib/python3.11/csv.cpython-311-x86_64-linux-gnu.so", "/usr/lib/python3.11/csv.py"),
+        (
+            "/usr/lib/python3.11/_csv.py",
+            "/usr/lib/python3.11/lib-dynload/_csv.cpython-311-x86_64-linux-gnu.so",
+        ),
+        ("/usr/lib/python3.11/pytest.py", "/usr/lib/python3/dist-packages/pytest/__init__.py"),
+        (
+            "/usr/local/lib/python3.11/pytest/__init__.py",
+            "/usr/local/lib/python3.11/site-packages/pytest/__init__.py",
+        ),
+        (
+            "/root/.local/lib/python3.11/site-packages/six.py",
+            "/usr/lib/python3/dist-packages/six.py",
+        ),
+        ("/root/.local/lib/python3.11/site-packages/package/six.py", None),
+        ("/usr/lib/python3/dist-packages/six.py", None),
+        ("/usr/lib/python3.11/csv.txt", None),
+        ("/app/csv/__init__.py", None),
+        ("/tmp/copy/lib/python3.11/pytest.py", None),
+        ("/opt/venv/bin/pyvenv.cfg", "/opt/venv/bin/python3"),
+        ("/opt/venv/pyvenv.cfg", "/opt/venv/bin/python3"),
+        ("/app/pyvenv.cfg", None),
+    ],
+)
+def test_what_a_new_file_hides(path: str, hidden: str | None) -> None:
+    found = list_hidden(path, ["/opt/venv/bin", "/usr/local/bin", "/usr/bin"])
+    assert hidden in found if hidden is not None else found == ()
+    assert path not in found
+
+
+def test_a_new_library_hides_another_where_the_loader_is_told() -> None:
+    libc = "/usr/lib/x86_64-linux-gnu/libc.so.6"
+    assert libc in list_hidden("/opt/x/libc.so.6", is_cached=True)
+    assert list_hidden("/opt/x/libc.so.6") == ()
+    assert list_hidden(libc, is_cached=True) == ()
+    assert list_hidden("/opt/x/libc.txt", is_cached=True) == ()
+
+
+def test_bytecode_of_libraries_is_listed() -> None:
+    paths = [
+        "/usr/lib/python3.11/__pycache__/csv.cpython-311.pyc",
+        "/opt/venv/lib/python3.11/site-packages/six/__pycache__/six.cpython-311.pyc",
+        "/app/__pycache__/main.cpython-311.pyc",
+        "/usr/lib/python3.11/csv.pyc",
+    ]
+    assert list_caches([FileChange(path, "added") for path in paths]) == (*paths[:2],)
+    assert list_caches([FileChange(paths[0], "deleted")]) == ()
 
 
 def test_a_folder_is_not_its_content() -> None:
@@ -54,8 +127,8 @@ def test_a_folder_is_not_its_content() -> None:
         FileChange("/usr/bin", "modified"),
         FileChange("/usr/bin/jq", "added"),
     ]
-    assert find_tampering(changes, ()) == ()
-    assert find_tampering(changes[:2], ()) == ("/usr/bin",), "its own mode or owner"
+    assert find_tampering(changes) == ()
+    assert find_tampering(changes[:2]) == ("/usr/bin",), "its own mode or owner"
 
 
 def archive_of(*members: tuple[str, bytes, str, int]) -> bytes:
