@@ -27,8 +27,11 @@ class ForeignEpisode:
         self._owned: LibraryHostPool | None = None
         self._session = 0
 
-    async def open(self, settings: Mapping[str, Any]) -> None:
-        """Begin an episode's process; a run's episodes share a host, another has its own."""
+    async def open(self, settings: Mapping[str, Any]) -> Any:
+        """Begin an episode's process, and return what its kind tells of it.
+
+        A run's episodes share a host, another has its own.
+        """
         await self._end()
         hosts = await LibraryHostPool.find_shared(self._place)
         if hosts is None:
@@ -36,7 +39,7 @@ class ForeignEpisode:
         host = await hosts.host()
         # Known before anything is awaited, so that a cancelled caller's episode is killed.
         self._host, self._session = host, host.new_session()
-        await self.ask("open", settings)
+        return await self.ask("open", settings)
 
     async def ask(self, method: str, params: Mapping[str, Any]) -> Any:
         """Return the answer of the episode's process; `EnvError` for anything that goes wrong."""
