@@ -57,7 +57,7 @@ def find_reference_fault(answer: Any) -> str:
     for one in answers or [None]:
         if one is None or isinstance(one, Mapping | list):
             return f"has {one!r:.60}, which is neither text nor number"
-        if normalise(final_answer(str(one))) == "":
+        if not strip_marks(final_answer(str(one))):
             return (
                 f"has {one!r:.60}, which marks an empty answer" if str(one).strip() else "is empty"
             )
@@ -69,12 +69,17 @@ def normalise(text: str) -> str | Decimal:
 
     `1,000`, `1000.0` and ` $1000. ` are one number.
     """
-    text = unicodedata.normalize("NFKC", text).replace("\N{MINUS SIGN}", "-").casefold()
-    words = " ".join(text.split()).strip(_AROUND).rstrip(".").strip(_AROUND)
+    words = strip_marks(text)
     is_number = any(map(str.isdigit, words)) and _NUMBER.fullmatch(words)
     if not is_number or len(words) > DIGITS_MAX:
         return words
     return Decimal(words.replace(",", ""))
+
+
+def strip_marks(text: str) -> str:
+    """Return a text without case, doubled spaces and marks around it."""
+    text = unicodedata.normalize("NFKC", text).replace("\N{MINUS SIGN}", "-").casefold()
+    return " ".join(text.split()).strip(_AROUND).rstrip(".").strip(_AROUND)
 
 
 def exact_reward(task: Task, messages: Sequence[Message]) -> float:

@@ -26,9 +26,7 @@ class ShellHarness(vf.Harness[ShellConfig]):
         self, ctx, trace, runtime, endpoint, secret, mcp_urls, data, tool_interception_url=None
     ):
         _, prompt = self.resolve_prompt(data)
-        return await runtime.run_program(
-            ["python3", "-c", PROGRAM, endpoint, secret, prompt], {}
-        )
+        return await runtime.run_program(["python3", "-c", PROGRAM, endpoint, secret, prompt], {})
 
 
 class WrittenData(vf.TaskData):

@@ -207,7 +207,9 @@ def find_docker_fault():
         return ""
     fault = f"{' '.join(command)} fails: {ran.stderr.strip()[-300:]}"
     if "not found" in fault.lower() or "no such network" in fault.lower():
-        fault += "; verifiers publishes a port of each container: start dockerd without --bridge=none"
+        fault += (
+            "; verifiers publishes a port of each container: start dockerd without --bridge=none"
+        )
     return fault
 
 

@@ -226,7 +226,9 @@ def test_an_engine_elsewhere_is_refused_for_containers_of_verifiers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:9")
-    with pytest.raises(ConfigError, match="DOCKER_HOST is tcp://127.0.0.1:9: the engine must be"):
+    with pytest.raises(
+        ConfigError, match=r"DOCKER_HOST is tcp://127\.0\.0\.1:9: the engine must be"
+    ):
         first_task(verifiers("container_exec", ["DOCKER_HOST"], config=CONTAINER))
 
 
