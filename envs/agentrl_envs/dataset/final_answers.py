@@ -55,6 +55,8 @@ def find_reference_fault(answer: Any) -> str:
     """Return the reason why an answer is nothing to compare with, or an empty string."""
     answers = cast("list[Any]", answer) if isinstance(answer, list) else [answer]
     for one in answers or [None]:
+        if isinstance(one, str) and one.isascii() and one.isalnum():
+            continue  # a word or a number: most are, and nothing in them marks an answer
         if one is None or isinstance(one, Mapping | list):
             return f"has {one!r:.60}, which is neither text nor number"
         if not strip_marks(final_answer(str(one))):

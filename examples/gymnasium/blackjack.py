@@ -1,0 +1,56 @@
+"""Gymnasium's Blackjack in few words, and somebody who hits and stands at random.
+
+python blackjack.py writes what the random player did to blackjack.jsonl, from which blackjack.yaml
+starts its policy: it can play then, and reinforcement learning teaches it when to stand.
+"""
+
+import asyncio
+import json
+import random
+from itertools import islice
+from pathlib import Path
+
+import yaml
+
+import agentrl
+
+MOVES = ("stand", "hit")
+
+
+def tell(seen):
+    """Tell an observation: the player's sum, the dealer's card, whether an ace counts 11."""
+    total, dealer, has_soft_ace = seen
+    return f"You have {'soft' if has_soft_ace else 'hard'} {total}, the dealer {dealer}."
+
+
+def move(text):
+    """Read an action."""
+    word = text.strip().lower()
+    return MOVES.index(word) if word in MOVES else None
+
+
+async def play_at_random(env, task, rng):
+    """Play an episode; return its messages, as a recording has them, and its reward."""
+    observation, _ = await env.reset(options={"task": task})
+    messages, reward, has_ended = [], 0.0, False
+    while not has_ended:
+        messages += [{"role": m.role, "content": m.text} for m in observation.messages]
+        word = rng.choice(MOVES)
+        messages.append({"role": "assistant", "content": word})
+        observation, reward, terminated, truncated, _ = await env.step(agentrl.say(word))
+        has_ended = terminated or truncated
+    return messages, reward
+
+
+async def main():
+    section = yaml.safe_load(Path("blackjack.yaml").read_text())["env"]
+    env, rng = agentrl.make(section["id"], **section["kwargs"]), random.Random(0)
+    with Path("blackjack.jsonl").open("w") as file:
+        for task in islice(env.tasks("train"), 400):
+            messages, reward = await play_at_random(env, task, rng)
+            file.write(json.dumps({"version": 2, "messages": messages, "reward": reward}) + "\n")
+    await env.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
