@@ -41,9 +41,13 @@ WATCHED = {"scoring": False, "asked": []}
 
 
 def warm_up():
-    """Evaluate a task that asks no model: the first evaluation of a process imports for seconds."""
+    """Evaluate a task that asks no model, and look for a model: what a process does for seconds once.
+
+    The first evaluation imports, and the first request to a model reads all that are known.
+    """
     from inspect_ai import Task
     from inspect_ai.dataset import MemoryDataset, Sample
+    from inspect_ai.model import get_model_info
     from inspect_ai.scorer import match
     from inspect_ai.solver import solver
 
@@ -57,6 +61,7 @@ def warm_up():
     task = Task(MemoryDataset([Sample("", target="")]), solver=answer_nothing(), scorer=match())
     endpoint = {"model": "none", "url": "http://127.0.0.1:9", "key": "none"}
     with contextlib.suppress(Exception):  # its first episode says what is wrong
+        get_model_info("agentrl/none")
         evaluate_sample(task, connect_model(endpoint), {}, lambda log: log.samples)
     WATCHED.update(scoring=False, asked=[])
 
