@@ -8,6 +8,7 @@ import hashlib
 import importlib.util
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,9 @@ import tempfile
 GRADES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
 """Inspect's own values of correct, partially correct, incorrect and no answer."""
 ENGINE_S = 30.0
+COMPOSE = (2, 21)
+"""The oldest compose that Inspect takes."""
+GET_COMPOSE = "install Docker's compose plugin 2.21 or newer, which Debian's docker.io has not"
 
 
 def preload():
@@ -168,11 +172,20 @@ def find_docker_fault():
     """Return why Inspect can start no containers, or an empty text."""
     if shutil.which("docker") is None:
         return "docker is not installed"
-    for command in (["docker", "info"], ["docker", "compose", "version"]):
+    for command in (["docker", "info"], ["docker", "compose", "version", "--short"]):
         ran = subprocess.run(command, capture_output=True, text=True, timeout=ENGINE_S, check=False)
         if ran.returncode:
-            return f"{' '.join(command)} fails: {ran.stderr.strip()[-300:]}"
-    return ""
+            wrong = f"{' '.join(command)} fails: {ran.stderr.strip()[-300:]}"
+            return f"{wrong}; {GET_COMPOSE}" if "compose" in command else wrong
+    return find_compose_fault(ran.stdout.strip())
+
+
+def find_compose_fault(version):
+    """Return why a version of Docker's compose will not do, or an empty text."""
+    numbers = re.match(r"v?(\d+)\.(\d+)", version)
+    if numbers and tuple(map(int, numbers.groups())) >= COMPOSE:
+        return ""
+    return f"docker compose is {version or 'of no version'}; {GET_COMPOSE}"
 
 
 # -- an episode -----------------------------------------------------------------------------------

@@ -330,6 +330,7 @@ async def test_what_inspect_did_not_score_is_a_failure(
             ("agents.py", "its tasks are .*@looked_up"),
             ("agents.py@nothing", "names no task of the file"),
             ("missing.py@task", "No such file"),
+            ("agents.py@in_a_container", "its sandbox is docker, and .*docker"),
         ],
         1,
     ),

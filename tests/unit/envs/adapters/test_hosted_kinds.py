@@ -189,6 +189,13 @@ def test_a_log_pays_its_sample_or_says_why_not() -> None:
         }
 
 
+def test_compose_is_as_new_as_inspect_asks() -> None:
+    for version in ("2.21.0", "v2.40.3-desktop.1", "2.21.0-rc1", "5.0.0"):
+        assert inspected.find_compose_fault(version) == ""
+    for version in ("2.20.3", "1.29.2", "v1.30", "", "unknown"):
+        assert "install Docker's compose plugin" in inspected.find_compose_fault(version)
+
+
 WHOLE = {"observation": {"echo": "hi"}, "done": False}
 
 
