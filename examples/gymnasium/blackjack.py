@@ -42,15 +42,21 @@ async def play_at_random(env, task, rng):
     return messages, reward
 
 
-async def main():
-    section = yaml.safe_load(Path("blackjack.yaml").read_text())["env"]
-    env, rng = agentrl.make(section["id"], **section["kwargs"]), random.Random(0)
-    with Path("blackjack.jsonl").open("w") as file:
-        for task in islice(env.tasks("train"), 400):
-            messages, reward = await play_at_random(env, task, rng)
-            file.write(json.dumps({"version": 2, "messages": messages, "reward": reward}) + "\n")
+async def record(env, count):
+    """Return the recordings of so many episodes."""
+    rng, rows = random.Random(0), []
+    for task in islice(env.tasks("train"), count):
+        messages, reward = await play_at_random(env, task, rng)
+        rows.append({"version": 2, "messages": messages, "reward": reward})
     await env.close()
+    return rows
+
+
+def main():
+    section = yaml.safe_load(Path("blackjack.yaml").read_text())["env"]
+    rows = asyncio.run(record(agentrl.make(section["id"], **section["kwargs"]), 400))
+    Path("blackjack.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()
