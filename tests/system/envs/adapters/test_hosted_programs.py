@@ -330,7 +330,6 @@ async def test_what_inspect_did_not_score_is_a_failure(
             ("agents.py", "its tasks are .*@looked_up"),
             ("agents.py@nothing", "names no task of the file"),
             ("missing.py@task", "No such file"),
-            ("agents.py@in_a_container", "its sandbox is docker, and .*docker"),
         ],
         1,
     ),
@@ -338,6 +337,15 @@ async def test_what_inspect_did_not_score_is_a_failure(
 def test_what_inspect_cannot_load_is_refused_before_a_run(name: str, wrong: str) -> None:
     with pytest.raises(ConfigError, match=wrong):
         first_task(inspect(name))
+
+
+@pytest.mark.inspect
+def test_a_sandbox_without_its_engine_is_refused_before_a_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:9")
+    with pytest.raises(ConfigError, match="its sandbox is docker, and docker "):
+        first_task(inspect("agents.py@in_a_container", pass_env=["DOCKER_HOST"]))
 
 
 @pytest.mark.verifiers
