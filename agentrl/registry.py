@@ -226,6 +226,12 @@ def make(id: str, /, **kwargs: Any) -> Env:
             not have such a setting, or what was made is no environment.
     """
     env_spec, entry_point = _resolve(id)
+    name, _, what = id.partition(":")
+    if what and (kind := _registry.find_kind(name)) is not None and kind.keyword in kwargs:
+        raise ConfigError(
+            f"{id} says that {kind.keyword} is {what!r}, and the setting {kind.keyword} is "
+            f"{kwargs[kind.keyword]!r:.80}; leave out the setting, or name the environment {name}"
+        )
     maker = import_callable(entry_point) if isinstance(entry_point, str) else entry_point
     settings = {**env_spec.kwargs, **kwargs}
     try:

@@ -56,8 +56,13 @@ class Task:
     @property
     def fingerprint(self) -> str:
         """Return 16 hex digits of the prompt's text and answer: equal for equal problems."""
-        text = [[m.role, m.text, [i.digest for i in m.images]] for m in self.messages]
-        blob = _ENCODER.encode([text, self.answer])
+        if isinstance(self.prompt, str):  # as below: data sets have millions
+            blob = (
+                f'[[["user", {_ENCODER.encode(self.prompt)}, []]], {_ENCODER.encode(self.answer)}]'
+            )
+        else:
+            text = [[m.role, m.text, [i.digest for i in m.images]] for m in self.messages]
+            blob = _ENCODER.encode([text, self.answer])
         return hashlib.sha256(blob.encode()).hexdigest()[:16]
 
 

@@ -91,6 +91,15 @@ def missing_docker() -> str:
     return missing_image("sandbox")
 
 
+def missing_docker_bridge() -> str:
+    """Return why no container of ours can have a network of the engine's, or an empty string."""
+    command = ["docker", "network", "inspect", "bridge"]
+    if why := missing_docker():
+        return why
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    return "" if ran.returncode == 0 else f"{ran.stderr.strip()}: start dockerd with a bridge"
+
+
 def missing_desktop_image() -> str:
     """Return why no desktop can be started in a container here, or an empty string."""
     return missing_image("desktop")
@@ -156,6 +165,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "chromium": cache(missing_chromium),
     "desktop_image": cache(missing_desktop_image),
     "docker": cache(missing_docker),
+    "docker_bridge": cache(missing_docker_bridge),
     "gpu": cache(missing_gpu),
     "gui": cache(missing_gui),
     "namespaces": cache(missing_namespaces),

@@ -297,7 +297,8 @@ def _check_warmstart(config: RunConfig) -> Iterator[str]:
     if warmstart.recordings is None:
         return
     for key in ("demonstrations", "guess_fraction"):
-        if key in warmstart.model_fields_set:
+        # The config in a run's folder has every key, so one that is there may be the default.
+        if getattr(warmstart, key) != type(warmstart).model_fields[key].default:
             yield (
                 f"warmstart.{key} and warmstart.recordings are both set: recordings replace the "
                 "demonstrations of the gold player; remove one of the two"

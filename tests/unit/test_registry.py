@@ -141,6 +141,8 @@ def test_a_kind_is_one_line_and_fills_one_keyword(
     assert spec("spoken").kwargs == {}
     assert "Else. (" in str(next(iter(make("spoken", prompt="Else.").tasks("train"))).prompt)
     assert kinds()["spoken"].keyword == "prompt"
+    with pytest.raises(ConfigError, match="spoken:a:b says that prompt is 'a:b', and the setting"):
+        make("spoken:a:b", prompt="c")
     with pytest.raises(ConfigError, match=r"'spoken' is registered twice.*another name"):
         register_kind("spoken", "agentrl.testing:ScriptedEnv", keyword="turns", description="")
     with pytest.raises(ConfigError, match="'a/b' must be letters"):

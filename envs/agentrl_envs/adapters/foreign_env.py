@@ -27,16 +27,19 @@ class ForeignEpisode:
         self._owned: LibraryHostPool | None = None
         self._session = 0
 
-    async def open(self, settings: Mapping[str, Any]) -> None:
-        """Begin an episode's process; a run's episodes share a host, another has its own."""
-        await self._end()
+    async def open(self, settings: Mapping[str, Any]) -> Any:
+        """Begin an episode's process, and return what its kind tells of it.
+
+        A run's episodes share a host, and so do those between two calls of `close` outside of one.
+        """
+        await self.end()
         hosts = await LibraryHostPool.find_shared(self._place)
         if hosts is None:
             hosts = self._owned = self._owned or LibraryHostPool(self._place)
         host = await hosts.host()
         # Known before anything is awaited, so that a cancelled caller's episode is killed.
         self._host, self._session = host, host.new_session()
-        await self.ask("open", settings)
+        return await self.ask("open", settings)
 
     async def ask(self, method: str, params: Mapping[str, Any]) -> Any:
         """Return the answer of the episode's process; `EnvError` for anything that goes wrong."""
@@ -81,12 +84,13 @@ class ForeignEpisode:
         """End the episode, and a host that is nobody else's. Idempotent."""
         owned, self._owned = self._owned, None
         try:
-            await self._end()
+            await self.end()
         finally:
             if owned is not None:
                 await owned.close()
 
-    async def _end(self) -> None:
+    async def end(self) -> None:
+        """End the episode, and keep a host that is nobody else's. Idempotent."""
         host, self._host = self._host, None
         if host is not None:
             await host.kill(self._session)
@@ -130,12 +134,18 @@ class ForeignEnv(BaseEnv):
         return seed_tasks(self._place.kind, self._name, split, seed=seed, prompt=self._prompt)
 
     async def close(self) -> None:
+        try:
+            await self._end_episode()
+        finally:
+            await self._episode.close()
+
+    async def _end_episode(self) -> None:
         self._task = None
-        await self._episode.close()
+        await self._episode.end()
 
     async def _choose_task(self, seed: int | None, options: Mapping[str, Any] | None) -> Task:
         """End the episode before, and return the task of the next one."""
-        await self.close()
+        await self._end_episode()
         self._resets += 1
         return choose_task(self, seed=self._resets if seed is None else seed, options=options or {})
 

@@ -149,12 +149,12 @@ class HostedGymnasiumEnv(ForeignEnv):
         other._episode = await self._episode.fork()
         return other
 
-    async def close(self) -> None:
+    async def _end_episode(self) -> None:
         """Close the environment, which may hold programs of its own, then end its process."""
         try:
             await self._episode.finish("close", timeout_s=min(CLOSE_S, self._episode.timeout_s))
         finally:
-            await super().close()
+            await super()._end_episode()
 
     async def _ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         answer = await self._episode.ask(method, params)

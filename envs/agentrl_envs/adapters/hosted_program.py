@@ -20,6 +20,7 @@ from agentrl_envs.blackbox.env import ProgramEnv
 from agentrl_envs.blackbox.policy_errors import PolicyErrors, ProgramEnded
 from agentrl_envs.blackbox.program import ProgramEndpoint
 from agentrl_sandbox.lease import ResourceLease, new_mark
+from agentrl_sandbox.reaping.engine import default_engine
 
 TASKS_LIMITS = JsonLimits(text_bytes=2**28, values=5_000_000)
 """Of all tasks that are read of a library."""
@@ -38,25 +39,31 @@ class HostedProgram:
     async def run(self, task: Task, endpoint: ProgramEndpoint) -> Mapping[str, Any]:
         """Return the library's answer on the task; `ProgramEnded` where it failed at it."""
         # What it starts carries the mark, so that it ends with it under whatever process group.
-        lease = ResourceLease.take("process", new_mark())
+        leases = [ResourceLease.take("process", new_mark())]
         # What it leaves when it is killed ends with it, too.
         folder = os.path.join(tempfile.gettempdir(), f"agentrl-hosted-{new_mark()}")
-        folder_lease = ResourceLease.take("directory", folder)
+        leases.append(ResourceLease.take("directory", folder))
+        mark, environ = leases[0].name, {**leases[0].environ, "TMPDIR": folder}
         episode = ForeignEpisode(self.location, timeout_s=self.open_timeout_s)
         address = {
             "url": endpoint.openai_url,
             "key": endpoint.key,
             "model": endpoint.model,
-            "environ": {**lease.environ, "TMPDIR": folder},
+            "environ": environ,
         }
         try:
             os.mkdir(folder, 0o700)
-            await episode.open({**self.settings, **task.data})
+            facts = await episode.open({**self.settings, **task.data}) or {}
+            if (variable := facts.get("label_variable")) is not None:
+                engine = default_engine(self.location.env)
+                label = f"{facts['container_label']}={mark}"
+                leases.append(ResourceLease.take("container", label, engine=engine))
+                environ[variable] = mark
             result = await episode.ask_at_leisure("play", {"endpoint": address}, grace_s=GRACE_S)
         finally:
             await episode.close()
-            await run_in_thread(lease.clear)
-            await run_in_thread(folder_lease.clear)
+            for lease in leases:
+                await run_in_thread(lease.clear)
         if (failure := result.get("failure")) is not None:
             raise ProgramEnded(f"{self.location.kind}: {failure}", lines=(str(failure),))
         return result

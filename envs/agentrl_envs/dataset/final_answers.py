@@ -55,9 +55,11 @@ def find_reference_fault(answer: Any) -> str:
     """Return the reason why an answer is nothing to compare with, or an empty string."""
     answers = cast("list[Any]", answer) if isinstance(answer, list) else [answer]
     for one in answers or [None]:
+        if isinstance(one, str) and one.isascii() and one.isalnum():
+            continue  # a word or a number: most are, and nothing in them marks an answer
         if one is None or isinstance(one, Mapping | list):
             return f"has {one!r:.60}, which is neither text nor number"
-        if normalise(final_answer(str(one))) == "":
+        if not strip_marks(final_answer(str(one))):
             return (
                 f"has {one!r:.60}, which marks an empty answer" if str(one).strip() else "is empty"
             )
@@ -69,8 +71,7 @@ def normalise(text: str) -> str | Decimal:
 
     `1,000`, `1000.0` and ` $1000. ` are one number.
     """
-    text = unicodedata.normalize("NFKC", text).replace("\N{MINUS SIGN}", "-").casefold()
-    words = " ".join(text.split()).strip(_AROUND).rstrip(".").strip(_AROUND)
+    words = strip_marks(text)
     is_number = any(map(str.isdigit, words)) and _NUMBER.fullmatch(words)
     if not is_number or len(words) > DIGITS_MAX:
         return words
@@ -86,6 +87,12 @@ def exact_answer(task: Task, messages: Sequence[Message]) -> str | None:
     digits = f"{answer:f}"
     digits = digits.rstrip("0").rstrip(".") if "." in digits else digits
     return "0" if digits == "-0" else digits
+
+
+def strip_marks(text: str) -> str:
+    """Return a text without case, doubled spaces and marks around it."""
+    text = unicodedata.normalize("NFKC", text).replace("\N{MINUS SIGN}", "-").casefold()
+    return " ".join(text.split()).strip(_AROUND).rstrip(".").strip(_AROUND)
 
 
 def exact_reward(task: Task, messages: Sequence[Message]) -> float:

@@ -1,10 +1,11 @@
 """Tasks made of the rows of a data set: prompt, answer, split.
 
-Rows are read once per process and state of their files, and kept as JSON texts in one piece of
-memory: every environment of a process shares them, and a task is made when it is asked for.
+Rows are read once per process and state of their files, and kept as JSON texts in a file without a
+name: every environment of a process shares them, and a task is made when it is asked for.
 """
 
 import json
+import os
 import re
 from array import array
 from collections.abc import Callable, Iterator, Mapping
@@ -12,8 +13,10 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import lru_cache
 from random import Random
+from tempfile import TemporaryFile
 from threading import Lock
 from typing import Any, cast
+from weakref import finalize
 
 import numpy as np
 
@@ -231,29 +234,35 @@ class RowTasks:
 
 
 class PackedRows:
-    """Rows as JSON texts, one behind the other."""
+    """Rows as JSON texts, one behind the other, in a temporary file that ends with them."""
 
     def __init__(self) -> None:
-        self._texts = bytearray()
+        self._file = TemporaryFile(prefix="agentrl-rows-", buffering=2**16)  # noqa: SIM115 - `finalize` closes it
+        finalize(self, self._file.close)
         self._ends = array("Q", [0])
         self._fingerprints = array("Q")
         self.repeats: Mapping[int, int] = {}
         """By place, how many rows of this problem there are up to this one; without the first."""
 
-    def append(self, values: Mapping[str, Any], task_id: str) -> int:
+    def append(self, row: DataRow, task_id: str) -> int:
         """Keep a row and the fingerprint of its task; return its place."""
-        self._texts += _ENCODER.encode(values).encode()
-        self._ends.append(len(self._texts))
+        text = row.text or _ENCODER.encode(row.values).encode()
+        self._file.write(text)
+        self._ends.append(self._ends[-1] + len(text))
         self._fingerprints.append(int(task_id, 16))
         return len(self._ends) - 2
 
-    def count_repeats(self) -> None:
+    def finish(self) -> None:
         """Find the rows of equal problems, once all rows are there."""
+        self._file.flush()
         self.repeats = count_repeats(self._fingerprints)
+        del self._fingerprints
 
     def read(self, place: int) -> dict[str, Any]:
         """Return the values of a row."""
-        return json.loads(self._texts[self._ends[place] : self._ends[place + 1]])
+        start, end = self._ends[place : place + 2]
+        # At a place of its own: threads and forked processes share the file.
+        return json.loads(os.pread(self._file.fileno(), end - start, start))
 
 
 def count_repeats(fingerprints: "array[int]") -> dict[int, int]:
@@ -300,12 +309,13 @@ def build_tasks(source: DataSource, columns: TaskColumns) -> Mapping[Split, RowT
     first_text, is_one_prompt = None, True
     for named_split, row in source.read():
         task = columns.build_task(row)
-        text = "\n".join(message.text for message in task.messages)
+        prompt = task.prompt
+        text = prompt if isinstance(prompt, str) else "\n".join(m.text for m in prompt)
         split = named_split or split_of(text, heldout_fraction=source.heldout_fraction)
-        tasks[split].append(rows.append(row.values, task.id))
+        tasks[split].append(rows.append(row, task.id))
         first_text = text if first_text is None else first_text
         is_one_prompt = is_one_prompt and text == first_text
-    rows.count_repeats()
+    rows.finish()
     for split in SPLITS:
         if not tasks[split]:
             count = sum(map(len, tasks.values()))
@@ -327,7 +337,7 @@ def order_tasks(tasks: Mapping[Split, RowTasks]) -> Callable[[Split, int], Itera
     """Return the task source of these tasks, in an order that the seed decides."""
 
     def ordered(split: Split, seed: int) -> Iterator[Task]:
-        places = list(range(len(tasks[split])))
+        places = array("Q", range(len(tasks[split])))
         Random(derive("dataset", split, seed)).shuffle(places)
         return (tasks[split][place] for place in places)
 

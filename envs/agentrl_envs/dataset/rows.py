@@ -5,8 +5,9 @@ with `datasets`. Nothing is kept: what is read twice is `agentrl_envs.dataset.ro
 """
 
 import csv
+from codecs import BOM_UTF8
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, time, timedelta
@@ -21,9 +22,9 @@ from agentrl.runtime.json_limits import JsonLimitError, JsonLimits, check_json, 
 from agentrl.runtime.machine import is_installed
 from agentrl_envs.kinds import DATA_SUFFIXES, is_data_file
 
-ROW_LIMITS = JsonLimits(text_bytes=2**26, values=1_000_000, digits=4_300)
+ROW_LIMITS = JsonLimits(text_bytes=2**26, values=1_000_000, digits=4_300, repeated_keys=False)
 """Of one row."""
-FILE_LIMITS = JsonLimits(text_bytes=2**31, values=100_000_000, digits=4_300)
+FILE_LIMITS = JsonLimits(text_bytes=2**31, values=100_000_000, digits=4_300, repeated_keys=False)
 """Of a JSON file."""
 BATCH_ROWS = 1_024
 """Rows of parquet that are in memory as objects at a time."""
@@ -46,6 +47,8 @@ class DataRow:
     """Values by column."""
     left_out: tuple[str, ...] = ()
     """Columns whose value JSON has no type for, such as an encoded picture."""
+    text: bytes = b""
+    """The values as the file has them in JSON, where it does."""
 
 
 def read_rows(
@@ -123,7 +126,8 @@ def _read_json_lines(file: Path) -> Iterator[DataRow]:
                 values = read_json(line, ROW_LIMITS)
             except JsonLimitError as error:
                 raise ConfigError(f"{place} cannot be read: {error}") from error
-            yield DataRow(place, _require_object(place, values, "write one object per line"))
+            row = _require_object(place, values, "write one object per line")
+            yield DataRow(place, row, text=line.removeprefix(BOM_UTF8).strip())
 
 
 def _read_json(file: Path) -> Iterator[DataRow]:
@@ -183,11 +187,24 @@ def _read_parquet(file: Path) -> Iterator[DataRow]:
     try:
         with cast("Any", parquet.ParquetFile(file)) as opened:
             _check_columns(opened.schema_arrow.names, str(file))
-            yield from _number_rows(_flatten_batches(opened), str(file))
+            is_plain = [_is_plain(column.type) for column in opened.schema_arrow]
+            names = [
+                n for n, plain in zip(opened.schema_arrow.names, is_plain, strict=True) if plain
+            ]
+            yield from _number_rows(_flatten_batches(opened), str(file), frozenset(names))
     except (ArrowException, ValueError) as error:
         raise ConfigError(
             f"{file} cannot be read as parquet: {error}; write it again, or as JSON lines"
         ) from error
+
+
+def _is_plain(arrow_type: Any) -> bool:
+    """Return whether every value of a column is null or a text, whole number or truth value."""
+    from pyarrow import types  # pyright: ignore[reportMissingImports]
+
+    kinds: Any = types
+    checks = (kinds.is_string, kinds.is_large_string, kinds.is_integer, kinds.is_boolean)
+    return any(check(arrow_type) for check in checks)
 
 
 def _flatten_batches(opened: Any) -> Iterator[Mapping[str, Any]]:
@@ -229,12 +246,21 @@ def _check_columns(columns: Sequence[str], where: str) -> None:
             raise ConfigError(f"{where} has {count} columns {column!r}; rename all but one")
 
 
-def _number_rows(rows: Iterable[Mapping[str, Any]], source: str) -> Iterator[DataRow]:
+def _number_rows(
+    rows: Iterable[Mapping[str, Any]], source: str, plain: Collection[str] = ()
+) -> Iterator[DataRow]:
+    """Yield rows in JSON's types; the columns `plain` have them already."""
     for number, row in enumerate(rows, start=1):
         place = f"row {number} of {source}"
+        if len(row) == len(plain):
+            yield DataRow(place, row)
+            continue
         values: dict[str, Any] = {}
         left_out: list[str] = []
         for name, value in row.items():
+            if name in plain:
+                values[name] = value
+                continue
             try:
                 values[name] = convert_value(value)
             except TypeError:

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,9 +23,9 @@ class ListedContainer:
     running: bool
 
 
-def default_engine() -> str:
+def default_engine(environ: Mapping[str, str] = os.environ) -> str:
     """Return the socket of the engine that the environment names, or the usual one."""
-    host = os.environ.get("DOCKER_HOST", "")
+    host = environ.get("DOCKER_HOST", "")
     return host.removeprefix("unix://") if host.startswith("unix://") else "/var/run/docker.sock"
 
 

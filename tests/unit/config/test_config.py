@@ -327,6 +327,12 @@ def test_the_resolved_config_is_complete_and_loads_to_the_same(tmp_path: Path) -
         assert not always or at is not None or key.default == "null", key.path
 
 
+def test_a_resolved_config_with_recordings_loads_again(tmp_path: Path) -> None:
+    config = load_config(write(tmp_path, f"{MINIMAL}warmstart: {{recordings: mine.jsonl}}\n"))
+    save_resolved(config, tmp_path / "saved.yaml")
+    assert load_config(tmp_path / "saved.yaml") == config
+
+
 def test_every_default_obeys_its_own_rules() -> None:
     """Pydantic is told not to look at defaults, see `ConfigSection`."""
     for key in keys(RunConfig):

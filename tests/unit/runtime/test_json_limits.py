@@ -12,6 +12,7 @@ from agentrl.runtime.json_limits import JsonLimitError, JsonLimits, check_json, 
 
 SMALL = JsonLimits(text_bytes=1_000, depth=3, values=10, digits=5, nul=False)
 
+MARKS = st.text(st.sampled_from('[]{}",:0123456789.eE-+ \\udNa\u00e9\ud800'))
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(codec=None)),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters(codec=None)), inner),
@@ -89,6 +90,13 @@ def test_what_python_reads_badly_is_refused_by_the_defaults(text: str) -> None:
         read_json(text.encode(errors="surrogatepass"))
 
 
+def test_a_key_that_an_object_has_twice_is_refused_where_asked() -> None:
+    text = '{"a": [{"b": 1, "c": 2, "b": 1}]}'
+    assert read_json(text) == {"a": [{"b": 1, "c": 2}]}
+    with pytest.raises(JsonLimitError, match="an object in the JSON has the key 'b' twice; write"):
+        read_json(text, JsonLimits(repeated_keys=False))
+
+
 def test_values_that_are_no_json_are_refused() -> None:
     endless: list[Any] = []
     endless.append(endless)
@@ -100,8 +108,12 @@ def test_values_that_are_no_json_are_refused() -> None:
             check_json(value)
 
 
-@given(st.text(st.sampled_from('[]{}",:0123456789.eE-+ \\udNa\u00e9\ud800')) | st.binary())
+@given(MARKS | MARKS.map(lambda text: text.encode(errors="surrogatepass")) | st.binary())
 @example("[1e400]")
+@example(b"[1e400]")
+@example(b'"\\ud800"')
+@example(b"[" * 65 + b"]" * 65)
+@example(b"[" + b"0," * 100_000 + b"0]")
 def test_reading_raises_nothing_else(text: str | bytes) -> None:
     try:
         value = read_json(text)

@@ -12,8 +12,9 @@ hangs can be killed, and a world is copied by forking its process. One thread, a
 
 SETUP is JSON: `path`, folders for the import path, and `imports`, modules that are imported once. A
 kind has `preload()`, and `EPISODE`, a class with a method for every other method, perhaps with a
-`close`. One that is asked things outside of episodes has `ask(params)`; one of which more can be
-done once than an import has `warm_up()`, called before the first episode is forked.
+`close` and with `facts`, the answer to `open`. One that is asked things outside of episodes has
+`ask(params)`; one of which more can be done once than an import has `warm_up()`, called before the
+first episode is forked.
 """
 
 import importlib
@@ -245,7 +246,7 @@ class HostedEpisode:
             method, params = message["method"], message.get("params", {})
             if method == "open":
                 self.world = self.world_of(params)
-                return {"id": message["id"], "result": None}
+                return {"id": message["id"], "result": getattr(self.world, "facts", None)}
             if method == "alive":
                 return {"id": message["id"], "result": None, "pid": os.getpid()}
             return {"id": message["id"], "result": getattr(self.world, method)(**params)}

@@ -8,6 +8,7 @@ import hashlib
 import importlib.util
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,9 @@ import tempfile
 GRADES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
 """Inspect's own values of correct, partially correct, incorrect and no answer."""
 ENGINE_S = 30.0
+COMPOSE = (2, 21)
+"""The oldest compose that Inspect takes."""
+GET_COMPOSE = "install Docker's compose plugin 2.21 or newer, which Debian's docker.io has not"
 
 
 def preload():
@@ -41,9 +45,13 @@ WATCHED = {"scoring": False, "asked": []}
 
 
 def warm_up():
-    """Evaluate a task that asks no model: the first evaluation of a process imports for seconds."""
+    """Evaluate a task that asks no model, and look for a model: what a process does for seconds once.
+
+    The first evaluation imports, and the first request to a model reads all that are known.
+    """
     from inspect_ai import Task
     from inspect_ai.dataset import MemoryDataset, Sample
+    from inspect_ai.model import get_model_info
     from inspect_ai.scorer import match
     from inspect_ai.solver import solver
 
@@ -57,6 +65,7 @@ def warm_up():
     task = Task(MemoryDataset([Sample("", target="")]), solver=answer_nothing(), scorer=match())
     endpoint = {"model": "none", "url": "http://127.0.0.1:9", "key": "none"}
     with contextlib.suppress(Exception):  # its first episode says what is wrong
+        get_model_info("agentrl/none")
         evaluate_sample(task, connect_model(endpoint), {}, lambda log: log.samples)
     WATCHED.update(scoring=False, asked=[])
 
@@ -163,11 +172,20 @@ def find_docker_fault():
     """Return why Inspect can start no containers, or an empty text."""
     if shutil.which("docker") is None:
         return "docker is not installed"
-    for command in (["docker", "info"], ["docker", "compose", "version"]):
+    for command in (["docker", "info"], ["docker", "compose", "version", "--short"]):
         ran = subprocess.run(command, capture_output=True, text=True, timeout=ENGINE_S, check=False)
         if ran.returncode:
-            return f"{' '.join(command)} fails: {ran.stderr.strip()[-300:]}"
-    return ""
+            wrong = f"{' '.join(command)} fails: {ran.stderr.strip()[-300:]}"
+            return f"{wrong}; {GET_COMPOSE}" if "compose" in command else wrong
+    return find_compose_fault(ran.stdout.strip())
+
+
+def find_compose_fault(version):
+    """Return why a version of Docker's compose will not do, or an empty text."""
+    numbers = re.match(r"v?(\d+)\.(\d+)", version)
+    if numbers and tuple(map(int, numbers.groups())) >= COMPOSE:
+        return ""
+    return f"docker compose is {version or 'of no version'}; {GET_COMPOSE}"
 
 
 # -- an episode -----------------------------------------------------------------------------------

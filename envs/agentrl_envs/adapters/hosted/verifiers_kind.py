@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import socket
+import subprocess
 import sys
 import tempfile
 from itertools import islice
@@ -18,7 +19,10 @@ KEY_VARIABLE = "AGENTRL_GATEWAY_API_KEY"
 """Holds the gateway's key; verifiers hands no variable with API_KEY in its name to a harness."""
 HOSTED_RUNTIMES = ("prime", "modal", "e2b")
 LOCAL_RUNTIMES = ("subprocess", "docker", "podman", "apptainer")
+CONTAINER_FACTS = {"container_label": "verifiers.run", "label_variable": "VF_RUN_ID"}
+"""The label of its containers of Docker, and the variable with the label's value."""
 CONNECT_S = 5.0
+ENGINE_S = 30.0
 
 
 def preload():
@@ -160,6 +164,8 @@ def find_obstacles(config):
             yield f"the harness {harness.id} needs a container; set runtime: docker"
         if runtime != "subprocess" and shutil.which(runtime) is None:
             yield f"the runtime {runtime} is not installed"
+        elif runtime == "docker" and (fault := find_docker_fault()):
+            yield f"the role {name} runs in docker, and {fault}"
         is_script = type(loaded).__module__.startswith("verifiers.v1.harnesses.")
         if runtime == "subprocess" and is_script and not find_uv():
             yield f"the harness {harness.id} is a script of uv, which is missing: pip install uv"
@@ -189,6 +195,23 @@ def find_task_obstacles(env):
         kind = getattr(getattr(toolset.config, "runtime", None), "type", "subprocess")
         if not url and kind in HOSTED_RUNTIMES:
             yield f"the tools of {name} run in {kind}, which is hosted elsewhere"
+
+
+def find_docker_fault():
+    """Return why verifiers can start no containers, or an empty text."""
+    host = os.environ.get("DOCKER_HOST", "unix://")
+    if not host.startswith("unix://"):
+        return f"DOCKER_HOST is {host}: the engine must be on this machine, behind a unix:// socket"
+    command = ["docker", "network", "inspect", "bridge"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=ENGINE_S, check=False)
+    if ran.returncode == 0:
+        return ""
+    fault = f"{' '.join(command)} fails: {ran.stderr.strip()[-300:]}"
+    if "not found" in fault.lower() or "no such network" in fault.lower():
+        fault += (
+            "; verifiers publishes a port of each container: start dockerd without --bridge=none"
+        )
+    return fault
 
 
 def find_clients(config, where):
@@ -273,6 +296,9 @@ class VerifiersEpisode:
         self.env = load_env(params)
         self.role = choose_role(read_roles(self.env.config), params["role"])
         self.task = find_task(self.env, params)
+        config = self.env.config
+        kinds = {getattr(config, name).runtime.type for name in config.agent_harnesses()}
+        self.facts = CONTAINER_FACTS if "docker" in kinds else None
 
     def play(self, endpoint):
         """Return the rewards of the task, or its failure."""

@@ -206,16 +206,21 @@ async def test_an_import_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None
         await LibraryHost.start(slow)
 
 
-async def test_outside_of_a_run_a_host_ends_with_its_last_episode() -> None:
+async def test_outside_of_a_run_a_host_ends_with_its_last_user() -> None:
     episode = ForeignEpisode(place(), timeout_s=DEADLINE_S)
+    await episode.open({"total": 5})
+    first = await episode.ask("pid", {})
+    host = parent_of(first)
     await episode.open({"total": 1})
+    assert (second := await episode.ask("pid", {})) != first
+    assert parent_of(second) == host
     copy = await episode.fork()
     pid = await copy.ask("pid", {})
     await episode.close()
     await episode.close()
     assert await copy.ask("add", {"amount": 1}) == 2
     await copy.close()
-    assert not runs(pid)
+    assert not any(map(runs, (first, pid, host)))
     with pytest.raises(RuntimeError, match="no episode is running"):
         await copy.ask("pid", {})
 

@@ -3,7 +3,10 @@
 import os
 import re
 import signal
+import subprocess
+import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,9 @@ from agentrl.registry import make
 from agentrl.runtime.scope import run_scope
 from agentrl.task import SPLITS, Task
 from agentrl_envs.adapters.hosted_program import HostedProgramEnv
+from agentrl_sandbox.reaping.engine import ListedContainer, default_engine
+from agentrl_sandbox.reaping.engine import containers as list_containers
+from agentrl_sandbox.reaping.owner import LeaseOwner
 from tests.support.examples import spread_cases
 from tests.support.foreign_packages import BENCH, python_of, write_uv_index
 from tests.support.processes import children, command_line
@@ -170,6 +176,63 @@ async def test_a_harness_of_its_own_trains_every_context_and_ends_with_its_episo
         assert not children(host)
 
 
+CONTAINER = {"agent": {"runtime": {"type": "docker", "image": "agentrl-sandbox"}}}
+PLAY_IN_CONTAINER = """
+import asyncio, sys
+import agentrl
+from agentrl.runtime.scope import run_scope
+from tests.system.envs.adapters.test_hosted_programs import CONTAINER, first_task, play, verifiers
+
+async def main():
+    env = verifiers("container_exec", sys.argv[1:], config=CONTAINER)
+    task = first_task(env)
+    async with run_scope():
+        for command in ("cp secret.txt out.txt", "cp out.txt secret.txt"):
+            print((await play(env, command, task=task))[1], flush=True)
+        await env.reset(options={"task": task})
+        print("asked", flush=True)
+        await asyncio.sleep(200)
+
+asyncio.run(main())
+"""
+
+
+def containers_of_verifiers() -> list[ListedContainer]:
+    return list_containers(default_engine(), "verifiers.run")
+
+
+@pytest.mark.docker_bridge
+@pytest.mark.verifiers
+def test_containers_of_verifiers_end_with_their_episode_and_with_a_killed_run() -> None:
+    variables = [name for name in ("DOCKER_HOST",) if name in os.environ]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-c", PLAY_IN_CONTAINER, *variables]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environ, text=True) as run:
+        assert run.stdout is not None
+        assert [run.stdout.readline() for _ in range(3)] == ["1.0\n", "0.0\n", "asked\n"]
+        (container,) = containers_of_verifiers()
+        owner = LeaseOwner.find(container.labels["verifiers.run"])
+        assert owner is not None
+        assert owner.pid == run.pid
+        run.kill()
+    deadline_s = time.monotonic() + 30
+    while left := containers_of_verifiers():
+        assert time.monotonic() < deadline_s, left
+        time.sleep(0.05)
+
+
+@pytest.mark.docker
+@pytest.mark.verifiers
+def test_an_engine_elsewhere_is_refused_for_containers_of_verifiers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:9")
+    with pytest.raises(
+        ConfigError, match=r"DOCKER_HOST is tcp://127\.0\.0\.1:9: the engine must be"
+    ):
+        first_task(verifiers("container_exec", ["DOCKER_HOST"], config=CONTAINER))
+
+
 @pytest.mark.verifiers
 @pytest.mark.parametrize(
     ("name", "settings", "wrong"),
@@ -179,6 +242,7 @@ async def test_a_harness_of_its_own_trains_every_context_and_ends_with_its_episo
             ("two_players", {"role": "third"}, "no role 'third'; the roles are first, second"),
             ("runtime_exec", {"config": NULL}, r"ProgramTask\.passed, ProgramTask\.setup.*docker"),
             ("plain_question", {}, "harness bash.*runtime: docker"),
+            ("container_exec", {"runtime": "subprocess"}, "container_exec needs a container; set"),
             ("plain_question", {"config": {"agent": {"harnes": {}}}}, "harnes"),
             ("plain_question", {"config": NULL, "path": []}, "taskset 'plain_question' not found"),
         ],
@@ -278,6 +342,15 @@ async def test_what_inspect_did_not_score_is_a_failure(
 def test_what_inspect_cannot_load_is_refused_before_a_run(name: str, wrong: str) -> None:
     with pytest.raises(ConfigError, match=wrong):
         first_task(inspect(name))
+
+
+@pytest.mark.inspect
+def test_a_sandbox_without_its_engine_is_refused_before_a_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:9")
+    with pytest.raises(ConfigError, match="its sandbox is docker, and docker "):
+        first_task(inspect("agents.py@in_a_container", pass_env=["DOCKER_HOST"]))
 
 
 @pytest.mark.verifiers

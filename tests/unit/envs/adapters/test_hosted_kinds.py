@@ -3,7 +3,9 @@
 Mutants killed here: a reward's weight dropped, a missing reward counted as 0, errors of a trace
 overlooked, a deadline of the program's paid, another role's trace paid, several rewards reduced to
 the first, roles without a model let through, a hosted runtime taken as it is, commands run in the
-subprocess runtime unasked, `P` as 1, an unknown grade as 0, NaN paid, one scorer of two chosen.
+subprocess runtime unasked, `P` as 1, an unknown grade as 0, NaN paid, one scorer of two chosen;
+of OpenEnv, an answer without `done`, or of another type, taken for a step, and an error about the
+server's own model taken for the action's.
 """
 
 import importlib.util
@@ -29,6 +31,7 @@ def load_kind(name: str) -> ModuleType:
 
 verifiers: Any = load_kind("verifiers_kind")
 inspected: Any = load_kind("inspect_kind")
+openenv: Any = load_kind("openenv_kind")
 
 
 def reward(score: float, weight: float = 1.0) -> SimpleNamespace:
@@ -184,3 +187,61 @@ def test_a_log_pays_its_sample_or_says_why_not() -> None:
         assert inspected.read_log(ended, "", "") == {
             "failure": f"EvalError: its status is {status}"
         }
+
+
+def test_compose_is_as_new_as_inspect_asks() -> None:
+    for version in ("2.21.0", "v2.40.3-desktop.1", "2.21.0-rc1", "5.0.0"):
+        assert inspected.find_compose_fault(version) == ""
+    for version in ("2.20.3", "1.29.2", "v1.30", "", "unknown"):
+        assert "install Docker's compose plugin" in inspected.find_compose_fault(version)
+
+
+WHOLE = {"observation": {"echo": "hi"}, "done": False}
+
+
+def test_answers_of_the_protocol_are_steps_and_errors() -> None:
+    for data in (WHOLE, {**WHOLE, "reward": None, "novel": 1}):
+        openenv.check_answer("step", {"type": "observation", "data": data})
+    openenv.check_answer("step", {"type": "error", "data": {"code": "EXECUTION_ERROR"}})
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        ["observation"],
+        {},
+        {"type": "turn", "data": WHOLE},
+        {"type": "observation", "data": {"observation": {}}},
+        {"type": "observation", "data": {"done": True}},
+        {"type": "observation", "data": None},
+        {"type": "error", "data": "broken"},
+    ],
+)
+def test_an_answer_of_another_protocol_is_no_step(answer: Any) -> None:
+    with pytest.raises(RuntimeError, match=r"to step, which is no observation .*0\.3 to 0\.10"):
+        openenv.check_answer("step", answer)
+
+
+def fault(loc: list[Any], given: Any, type: str = "string_type") -> dict[str, Any]:
+    return {"loc": loc, "input": given, "type": type, "msg": "wrong"}
+
+
+@pytest.mark.parametrize(
+    ("errors", "wrong"),
+    [
+        ([fault(["message"], [1])], "message: wrong"),
+        ([fault(["text"], {"message": [1]}, "missing")], "text: wrong"),
+        ([fault([], {"message": [1]})], "action: wrong"),
+        ([fault(["message"], [1]), fault(["state"], 3)], None),
+        ([fault(["message"], [2])], None),
+        ([fault(["message", 5], 1)], None),
+        ([{"loc": ["message"], "msg": "wrong"}], None),
+        ([], None),
+    ],
+)
+def test_a_fault_is_the_actions_where_its_input_stands_there(
+    errors: list[dict[str, Any]], wrong: str | None
+) -> None:
+    error = {"code": "VALIDATION_ERROR", "errors": errors}
+    assert openenv.find_faults({"message": [1]}, error) == wrong
+    assert openenv.find_faults({"message": [1]}, {**error, "code": "EXECUTION_ERROR"}) is None

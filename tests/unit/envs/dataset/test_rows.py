@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 
 from agentrl.errors import ConfigError
 from agentrl.message import Message, ToolCall
-from agentrl.task import SPLITS
+from agentrl.task import SPLITS, Task
 from agentrl_envs.dataset import DatasetEnv
 from agentrl_envs.dataset.row_tasks import (
     DataSource,
@@ -100,6 +100,16 @@ def test_a_file_that_cannot_be_read_says_where(
         list(read_rows(write(tmp_path, name, text)))
 
 
+def test_a_key_that_a_row_has_twice_is_refused(tmp_path: Path) -> None:
+    for name, text in [
+        ("a.jsonl", '{"prompt": "a", "answer": 1, "answer": 2}\n'),
+        ("a.jsonl", '{"prompt": "a", "meta": [{"b": 1, "b": 1}]}\n'),
+        ("a.json", '[{"prompt": "a", "answer": 1, "answer": 2}]'),
+    ]:
+        with pytest.raises(ConfigError, match=f"{name} cannot be read: an object .* has the key"):
+            list(read_rows(write(tmp_path, name, text)))
+
+
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
@@ -135,6 +145,12 @@ def test_a_reader_that_is_missing_is_named() -> None:
         list(read_rows("openai/gsm8k"))
 
 
+@given(st.text(min_size=1), st.none() | st.integers() | st.text() | st.lists(st.text()))
+def test_a_text_and_its_message_are_one_problem(prompt: str, answer: Any) -> None:
+    text = Task(prompt=prompt, answer=answer)
+    assert text.fingerprint == Task(prompt=text.messages, answer=answer).fingerprint
+
+
 def test_a_file_is_read_once_until_it_changes(tmp_path: Path) -> None:
     source = DataSource(path=write(tmp_path, "a.jsonl", lines(sums(20))), heldout_fraction=0.5)
     columns = TaskColumns(prompt="prompt")
@@ -145,7 +161,7 @@ def test_a_file_is_read_once_until_it_changes(tmp_path: Path) -> None:
     assert load_tasks(source, TaskColumns(prompt="answer"))["train"][0].messages[0].text.isdecimal()
 
 
-def test_rows_take_little_more_than_their_text(tmp_path: Path) -> None:
+def test_rows_take_some_bytes_of_memory_each(tmp_path: Path) -> None:
     rows = sums(3_000, more="x" * 100)
     file = write(tmp_path, "a.jsonl", lines(rows))
     columns = TaskColumns(prompt="prompt")
@@ -157,7 +173,7 @@ def test_rows_take_little_more_than_their_text(tmp_path: Path) -> None:
     kept_bytes, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert sum(map(len, tasks.values())) == len(rows)
-    assert kept_bytes < 1.5 * Path(file).stat().st_size
+    assert kept_bytes < 2**17 + 32 * len(rows)
 
 
 @given(st.lists(st.integers(0, 6), max_size=30))
