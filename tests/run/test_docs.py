@@ -2,13 +2,15 @@
 
 Python runs from top to bottom of a page, in one namespace; YAML is loaded as a config, laid over a
 small one where it is a part of one; `agentrl` runs, and where that would take minutes or a terminal
-its arguments are parsed and its config is loaded. tests/support/pages.py has the marks.
+its arguments are parsed and its config is loaded. Where a page says so its runs are trained, small.
+tests/support/pages.py has the marks.
 
 Mutants seen caught, of pages: a key or a value of YAML misspelt, an option, a config, a script or a
 make target that is not there, other output, a name that does not exist, one given too few, broken
-JSON, a mark misspelt or without a reason, a command hidden in `text`, a block without a language, a
-link to no heading or no file, a page in no list. Of what reads them: marks found in mid-line, lines
-counted from 0, tables of contents taken for code, continued lines cut.
+JSON, a mark misspelt or without a reason, an extra that is not there, a command hidden in `text`, a
+block without a language, a link to no heading or no file, a page in no list. Of what reads them:
+marks found in mid-line, lines counted from 0, tables of contents taken for code, continued lines
+cut.
 """
 
 import ast
@@ -66,22 +68,21 @@ metrics: {tensorboard: false}
 QUICK: Mapping[str, str] = {
     "run.steps": "1",
     "run.threads": "1",
-    "policy.path": "null",
-    "policy.make": "{hidden_size: 32, layers: 1, heads: 2, kv_heads: 2, head_dim: 16}",
+    "policy.make": "null",
     "warmstart": "null",
     "engine.slots": "8",
-    "engine.context_tokens": "512",
+    "engine.context_tokens": "1024",
     "sampling.max_turn_tokens": "16",
     "rollout.tasks_per_step": "2",
     "rollout.group_size": "2",
     "evaluate.tasks": "2",
     "metrics.tensorboard": "false",
 }
-"""What a run that is trained small is given: a new model and little of everything."""
+"""What a run that is trained small is given besides `MODEL`: little of everything."""
 SERVED = "http://localhost:8000/v1"
 """Where pages say that somebody's model is served."""
 MODEL = "models/mine"
-"""What pages call a model of the reader's own."""
+"""What pages call a model of the reader's own. Here it is that of the small run."""
 RUNS = ("quickstart", "NAME", "one", "two")
 """What pages call the runs they speak of. Here all of them are one small run."""
 
@@ -141,7 +142,7 @@ class Reader:
         """Run a command of ours, or parse it where running takes minutes, a terminal or a fleet."""
         parse(arguments)
         if changes is not None and arguments[0] in ("train", "eval"):
-            small = {**QUICK, **changes}
+            small = {"policy.path": MODEL, **QUICK, **changes}
             arguments = [*arguments, *(f"{key}={value}" for key, value in small.items())]
         elif dry(arguments):
             if arguments[0] in ("train", "warmstart"):
@@ -328,7 +329,7 @@ def reader(
     (tmp_path / "small.yaml").write_text(SMALL)
     page: str = request.getfixturevalue("page")
     text = "".join(block.text for block in PAGES[page])
-    if MODEL in text:
+    if MODEL in text or any("small" in block.marks for block in PAGES[page]):
         (tmp_path / MODEL).parent.mkdir()
         (tmp_path / MODEL).symlink_to(request.getfixturevalue("run_folder") / "policy")
     if "pyarrow" in needed_parts(page):
@@ -469,3 +470,18 @@ def test_a_page_s_blocks_and_marks_are_found() -> None:
     with pytest.raises(ValueError, match=r"p\.md:2: 'nod run' is no mark"):
         list(find("<!-- nod run: why -->\n```sh\nls\n```\n", "p.md"))
     assert list(lines_of("# no\na \\\n  b  # c\n\nd#e\n")) == ["a    b", "d#e"]
+
+
+def test_what_a_small_run_changes_is_read_from_its_mark() -> None:
+    (block,) = find("<!-- small: a.b={c: 1, d: 2} e=f -->\n```sh\nls\n```\n", "p.md")
+    assert parse_changes(block.marks["small"]) == {"a.b": "{c: 1, d: 2}", "e": "f"}
+    (block,) = find("<!-- small -->\n```sh\nls\n```\n", "p.md")
+    assert parse_changes(block.marks["small"]) == {}
+
+
+def test_only_extras_that_are_there_are_installed() -> None:
+    check_pip(["install", "agentrl-gym[vllm]"])
+    with pytest.raises(AssertionError, match="no extra is called vlllm"):
+        check_pip(["install", "agentrl-gym[vlllm]"])
+    with pytest.raises(AssertionError, match="mark the block"):
+        check_pip(["install", "ray"])

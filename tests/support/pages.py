@@ -7,7 +7,7 @@ What a page says of a block stands in comments right before it, one a line:
 - `<!-- file: NAME -->`: what follows reads it from a file of that name in the working folder;
 - `<!-- given: NAME, NAME -->`: names it uses, which `tests/support/page_names.py` makes;
 - `<!-- needs: PART, PART -->`: parts of the system (tests/conftest.py), for the whole page;
-- `<!-- small: KEY=VALUE ... -->`: its runs are trained, small, with these keys besides;
+- `<!-- small -->`, `<!-- small: KEY=VALUE ... -->`: its runs are trained, small, with these keys;
 - `<!-- output -->`: what the Python block before it prints, word for word.
 """
 
