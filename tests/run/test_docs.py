@@ -256,10 +256,15 @@ def check_python(arguments: list[str]) -> None:
         assert any(f'"{flag}"' in source for source in sources), f"{script} has no {flag}"
 
 
-def check_pytest(arguments: list[str]) -> None:
-    """See that the tests are there."""
+def check_paths(arguments: list[str]) -> None:
+    """See that tests and modules are there."""
     for place in arguments:
-        assert place.startswith("-") or (ROOT / place).exists(), f"pytest {place}"
+        assert place.startswith("-") or (ROOT / place.partition("::")[0]).exists(), place
+
+
+def check_ruff(arguments: list[str]) -> None:
+    """See that it is what `make check` runs, or `make format`."""
+    assert f"ruff {shlex.join(arguments)}\n" in (ROOT / "Makefile").read_text(), arguments
 
 
 def check_pip(arguments: list[str]) -> None:
@@ -277,7 +282,9 @@ CHECKS: Mapping[str, Callable[[list[str]], None]] = {
     "make": check_make,
     "pip": check_pip,
     "python": check_python,
-    "pytest": check_pytest,
+    "pyright": check_paths,
+    "pytest": check_paths,
+    "ruff": check_ruff,
 }
 """Commands of others, of which it can be seen that they exist. Running them takes minutes."""
 
