@@ -2,13 +2,13 @@
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 @contextmanager
-def chat_server(answer: Callable[[str], str]) -> Iterator[str]:
+def chat_server(answer: Callable[[str], str]) -> Generator[str]:
     """Serve completions, each the answer to the last message; yield the address up to `/v1`."""
 
     class CompletionHandler(BaseHTTPRequestHandler):
