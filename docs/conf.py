@@ -19,6 +19,10 @@ ROOT = Path(__file__).parent.parent
 # Autodoc imports agentrl from the checkout the pages are of, wherever an editable install points.
 sys.path[:0] = [str(ROOT / place) for place in (".", "envs", "tools", "sandbox")]
 
+sys.path.append(str(ROOT / ".ci"))
+
+from llms import list_pages  # noqa: E402 so is this
+
 from agentrl.runtime.distribution import __version__ as release  # noqa: E402 it is found on that path
 
 project = "agentrl"
@@ -70,6 +74,14 @@ def setup(app: Any) -> None:
     app.connect("autodoc-process-docstring", list_sections)
     app.connect("autodoc-process-signature", shorten)
     app.connect("missing-reference", find_type)
+    app.connect("build-finished", write_page_list)
+
+
+def write_page_list(app: Any, error: Exception | None) -> None:
+    """Write the site's own `llms.txt`, with links to its pages."""
+    if error is None:
+        text = list_pages(ROOT / "docs", prefix="", suffix=".html")
+        (Path(app.outdir) / "llms.txt").write_text(text, encoding="utf-8")
 
 
 def name_role(

@@ -2,13 +2,15 @@
 
 Python runs from top to bottom of a page, in one namespace; YAML is loaded as a config, laid over a
 small one where it is a part of one; `agentrl` runs, and where that would take minutes or a terminal
-its arguments are parsed and its config is loaded. tests/support/pages.py has the marks.
+its arguments are parsed and its config is loaded. Where a page says so its runs are trained, small.
+tests/support/pages.py has the marks.
 
 Mutants seen caught, of pages: a key or a value of YAML misspelt, an option, a config, a script or a
 make target that is not there, other output, a name that does not exist, one given too few, broken
-JSON, a mark misspelt or without a reason, a command hidden in `text`, a block without a language, a
-link to no heading or no file, a page in no list. Of what reads them: marks found in mid-line, lines
-counted from 0, tables of contents taken for code, continued lines cut.
+JSON, a mark misspelt or without a reason, an extra that is not there, a command hidden in `text`, a
+block without a language, a link to no heading or no file, a page in no list. Of what reads them:
+marks found in mid-line, lines counted from 0, tables of contents taken for code, continued lines
+cut.
 """
 
 import ast
@@ -21,8 +23,10 @@ import re
 import shlex
 import shutil
 import sys
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from inspect import CO_COROUTINE
 from itertools import pairwise
 from pathlib import Path
@@ -39,7 +43,9 @@ from agentrl.config.run import RunConfig
 from agentrl.registry import make
 from agentrl_envs import register_envs
 from tests.conftest import PARTS
+from tests.support.chat_server import chat_server
 from tests.support.commands import agentrl
+from tests.support.foreign_packages import BENCH
 from tests.support.page_names import NAMES
 from tests.support.pages import LANGUAGES, Block, blocks, find, lines_of, names, pages
 
@@ -59,6 +65,24 @@ rollout: {tasks_per_step: 2, group_size: 2, max_turns: 1}
 evaluate: {tasks: 4}
 metrics: {tensorboard: false}
 """
+QUICK: Mapping[str, str] = {
+    "run.steps": "1",
+    "run.threads": "1",
+    "policy.make": "null",
+    "warmstart": "null",
+    "engine.slots": "8",
+    "engine.context_tokens": "1024",
+    "sampling.max_turn_tokens": "16",
+    "rollout.tasks_per_step": "2",
+    "rollout.group_size": "2",
+    "evaluate.tasks": "2",
+    "metrics.tensorboard": "false",
+}
+"""What a run that is trained small is given besides `MODEL`: little of everything."""
+SERVED = "http://localhost:8000/v1"
+"""Where pages say that somebody's model is served."""
+MODEL = "models/mine"
+"""What pages call a model of the reader's own. Here it is that of the small run."""
 RUNS = ("quickstart", "NAME", "one", "two")
 """What pages call the runs they speak of. Here all of them are one small run."""
 
@@ -70,11 +94,14 @@ class Reader:
     capsys: pytest.CaptureFixture[str]
     folder: Path
     known: dict[str, Any]
+    stands_for: Mapping[str, str]
+    """What a page names and nobody has, such as `/path/to`, and what is meant here."""
     printed: str = ""
 
     def read(self, block: Block) -> None:
         """Do what a block says. Raises for whatever is wrong with it."""
         kind = block.language
+        block = replace(block, text=self.translate(block.text))
         if "file" in block.marks:
             (self.folder / block.marks["file"]).write_text(block.text)
         if "not run" in block.marks or "run by" in block.marks:
@@ -88,15 +115,22 @@ class Reader:
         elif kind == "json":
             json.loads(block.text)
         elif kind == "sh":
+            changes = block.marks.get("small")
             for command in lines_of(block.text):
-                self.run(command)
+                self.run(command, None if changes is None else parse_changes(changes))
 
-    def run(self, command: str) -> None:
-        """Run a command, or as much of it as can be run here."""
+    def translate(self, text: str) -> str:
+        """Return a text with what is there in the place of what is not."""
+        for word, meaning in self.stands_for.items():
+            text = text.replace(word, meaning)
+        return text
+
+    def run(self, command: str, changes: Mapping[str, str] | None) -> None:
+        """Run a command, or as much of it as can be run here; with changes also what trains."""
         words, _, file = command.partition(" > ")
         name, *rest = shlex.split(re.sub(r"^\.venv/bin/", "", words))
         if name == "agentrl":
-            shown = self.agentrl(rest)
+            shown = self.agentrl(rest, changes)
             if file:
                 (self.folder / file).write_text(shown)
         else:
@@ -106,20 +140,28 @@ class Reader:
             )
             check(rest)
 
-    def agentrl(self, arguments: list[str]) -> str:
+    def agentrl(self, arguments: list[str], changes: Mapping[str, str] | None) -> str:
         """Run a command of ours, or parse it where running takes minutes, a terminal or a fleet.
 
         Return what it has written to stdout.
         """
         parse(arguments)
-        if dry(arguments):
+        if changes is not None and arguments[0] in ("train", "eval"):
+            small = {"policy.path": MODEL, **QUICK, **changes}
+            arguments = [*arguments, *(f"{key}={value}" for key, value in small.items())]
+        elif dry(arguments):
             if arguments[0] in ("train", "warmstart"):
                 config, *overrides = (word for word in arguments[1:] if not word.startswith("--"))
                 env_of(load_config(config, overrides))
             return ""
         code, out, err = agentrl(self.capsys, *arguments)
-        assert code == 0, f"agentrl {shlex.join(arguments)}: exit code {code}\n{err}"
+        assert code == 0, f"agentrl {shlex.join(arguments)}: exit code {code}\n{out}\n{err}"
         return out
+
+
+def parse_changes(text: str) -> dict[str, str]:
+    """Return the keys and values of a mark; a value may be a mapping with spaces in it."""
+    return dict(re.findall(r"([\w.]+)=(\{[^}]*\}|\S+)", text))
 
 
 DRY: Mapping[str, tuple[str, str]] = {
@@ -220,16 +262,35 @@ def check_python(arguments: list[str]) -> None:
         assert any(f'"{flag}"' in source for source in sources), f"{script} has no {flag}"
 
 
-def check_pytest(arguments: list[str]) -> None:
-    """See that the tests are there."""
+def check_paths(arguments: list[str]) -> None:
+    """See that tests and modules are there."""
     for place in arguments:
-        assert place.startswith("-") or (ROOT / place).exists(), f"pytest {place}"
+        assert place.startswith("-") or (ROOT / place.partition("::")[0]).exists(), place
+
+
+def check_ruff(arguments: list[str]) -> None:
+    """See that it is what `make check` runs, or `make format`."""
+    assert f"ruff {shlex.join(arguments)}\n" in (ROOT / "Makefile").read_text(), arguments
+
+
+def check_pip(arguments: list[str]) -> None:
+    """See that what is installed is an extra of ours, and that it is there."""
+    name, *packages = arguments
+    assert name == "install", f"pip {name}"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for package in packages:
+        found = re.fullmatch(rf"{project['name']}\[(\w+)\]", package)
+        assert found, f"pip install {package}: mark the block <!-- not run: -->"
+        assert found[1] in project["optional-dependencies"], f"no extra is called {found[1]}"
 
 
 CHECKS: Mapping[str, Callable[[list[str]], None]] = {
     "make": check_make,
+    "pip": check_pip,
     "python": check_python,
-    "pytest": check_pytest,
+    "pyright": check_paths,
+    "pytest": check_paths,
+    "ruff": check_ruff,
 }
 """Commands of others, of which it can be seen that they exist. Running them takes minutes."""
 
@@ -239,10 +300,19 @@ def module_of(page: str) -> str:
     return "docs_" + re.sub(r"\W", "_", page)
 
 
+def needed_parts(page: str) -> set[str]:
+    return {part for block in PAGES[page] for part in names(block.marks.get("needs", ""))}
+
+
 def needs(page: str) -> list[pytest.MarkDecorator]:
-    parts = {part for block in PAGES[page] for part in names(block.marks.get("needs", ""))}
+    parts = needed_parts(page)
     assert parts <= PARTS.keys(), f"{page}: {sorted(parts - PARTS.keys())} are no parts"
     return [getattr(pytest.mark, part) for part in sorted(parts)]
+
+
+def served_model() -> AbstractContextManager[str]:
+    """Serve a model that answers questions, and as a judge wants reasons."""
+    return chat_server(lambda text: f"Score: {9 if 'because' in text else 0}")
 
 
 @pytest.fixture(scope="module")
@@ -271,13 +341,21 @@ def reader(
     (tmp_path / "gem-venv").symlink_to(ROOT / ".bench/gem")
     (tmp_path / "small.yaml").write_text(SMALL)
     page: str = request.getfixturevalue("page")
+    text = "".join(block.text for block in PAGES[page])
+    if MODEL in text or any("small" in block.marks for block in PAGES[page]):
+        (tmp_path / MODEL).parent.mkdir()
+        (tmp_path / MODEL).symlink_to(request.getfixturevalue("run_folder") / "policy")
+    if "pyarrow" in needed_parts(page):
+        monkeypatch.syspath_prepend(BENCH / "pyarrow")
     if any(re.search(rf"runs/({'|'.join(RUNS)})\b", block.text) for block in PAGES[page]):
         for name in RUNS:
             shutil.copytree(request.getfixturevalue("run_folder"), tmp_path / "runs" / name)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("webbrowser.open", id)
     monkeypatch.syspath_prepend(tmp_path)
-    yield Reader(capsys, tmp_path, {"__name__": module_of(page)})
+    with served_model() if SERVED in text else nullcontext(SERVED) as address:
+        stands_for = {SERVED: address, "/path/to": str(tmp_path)}
+        yield Reader(capsys, tmp_path, {"__name__": module_of(page)}, stands_for)
     for name, loaded in [*sys.modules.items()]:
         if str(getattr(loaded, "__file__", None)).startswith(str(tmp_path)):
             del sys.modules[name]
@@ -384,9 +462,9 @@ def test_links_lead_somewhere(page: str) -> None:
 def test_every_page_is_in_the_site_and_in_the_readme() -> None:
     """A page that no list names is one that nobody finds."""
     index, readme = ((ROOT / place).read_text() for place in ("docs/index.md", "README.md"))
-    entries = set(re.findall(r"^([a-z-]+)$", index, re.MULTILINE))
+    entries = set(re.findall(r"^([a-z/-]+)$", index, re.MULTILINE))
     for page in PAGES:
-        name = Path(page).stem
+        name = page.removeprefix("docs/").removesuffix(".md")
         if page.startswith("docs/") and name != "index":
             assert name in entries, f"{page} is in no table of contents of docs/index.md"
             assert f"(docs/{name}.md)" in readme, f"{page} is not in README.md"
@@ -405,3 +483,18 @@ def test_a_page_s_blocks_and_marks_are_found() -> None:
     with pytest.raises(ValueError, match=r"p\.md:2: 'nod run' is no mark"):
         list(find("<!-- nod run: why -->\n```sh\nls\n```\n", "p.md"))
     assert list(lines_of("# no\na \\\n  b  # c\n\nd#e\n")) == ["a    b", "d#e"]
+
+
+def test_what_a_small_run_changes_is_read_from_its_mark() -> None:
+    (block,) = find("<!-- small: a.b={c: 1, d: 2} e=f -->\n```sh\nls\n```\n", "p.md")
+    assert parse_changes(block.marks["small"]) == {"a.b": "{c: 1, d: 2}", "e": "f"}
+    (block,) = find("<!-- small -->\n```sh\nls\n```\n", "p.md")
+    assert parse_changes(block.marks["small"]) == {}
+
+
+def test_only_extras_that_are_there_are_installed() -> None:
+    check_pip(["install", "agentrl-gym[vllm]"])
+    with pytest.raises(AssertionError, match="no extra is called vlllm"):
+        check_pip(["install", "agentrl-gym[vlllm]"])
+    with pytest.raises(AssertionError, match="mark the block"):
+        check_pip(["install", "ray"])

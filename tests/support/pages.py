@@ -7,6 +7,7 @@ What a page says of a block stands in comments right before it, one a line:
 - `<!-- file: NAME -->`: what follows reads it from a file of that name in the working folder;
 - `<!-- given: NAME, NAME -->`: names it uses, which `tests/support/page_names.py` makes;
 - `<!-- needs: PART, PART -->`: parts of the system (tests/conftest.py), for the whole page;
+- `<!-- small -->`, `<!-- small: KEY=VALUE ... -->`: its runs are trained, small, with these keys;
 - `<!-- output -->`: what the Python block before it prints, word for word.
 """
 
@@ -17,7 +18,7 @@ from pathlib import Path
 
 LANGUAGES = ("python", "sh", "yaml", "json", "text", "mermaid")
 """What a block may be written in. Nobody types what is in `text`."""
-MARKS = ("not run", "run by", "file", "given", "needs", "output")
+MARKS = ("not run", "run by", "file", "given", "needs", "small", "output")
 
 _FENCE = re.compile(r"^```(?P<language>\S*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 _MARK = re.compile(r"<!-- (?P<name>[a-z ]+?)(?:: (?P<value>.*?))? -->\n", re.DOTALL)
@@ -45,7 +46,8 @@ class Block:
 
 def pages(root: Path) -> tuple[Path, ...]:
     """Return every page that somebody reads, and that may show commands."""
-    return (root / "README.md", root / "CONTRIBUTING.md", *sorted((root / "docs").glob("*.md")))
+    named = ("README.md", "CONTRIBUTING.md", "AGENTS.md", "SECURITY.md")
+    return (*(root / name for name in named), *sorted((root / "docs").rglob("*.md")))
 
 
 def blocks(page: Path, root: Path) -> tuple[Block, ...]:

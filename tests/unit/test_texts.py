@@ -1,4 +1,4 @@
-"""What errors and advice say: a key that they name is one that a config can have.
+"""Words of errors, advice and pages: a key that they name is one that a config can have.
 
 Mutants seen caught: a key of one letter less in a message; a key that was renamed.
 """
@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from agentrl.config.field_names import FIELD_HINTS
 from agentrl.config.run import RunConfig
+from tests.support.pages import pages
 
 ROOTS = ("agentrl", "envs", "tools", "sandbox")
 FILES = ("jsonl", "json", "yaml", "py", "md", "template")
@@ -35,6 +36,7 @@ def known_keys(model: type[BaseModel], before: str = "") -> Iterator[str]:
 KNOWN = {*known_keys(RunConfig)}
 SECTIONS = "|".join(RunConfig.model_fields)
 KEY = re.compile(rf"(?<![\w./])(?:{SECTIONS})(?:\.[a-z_]+)+(?![\w(]|\.[a-z])")
+FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
 
 def named(text: str) -> list[str]:
@@ -66,6 +68,18 @@ def texts(file: Path) -> Iterator[tuple[int, str]]:
 )
 def test_what_looks_like_a_key(text: str, keys: list[str]) -> None:
     assert named(text) == keys
+
+
+def test_every_key_that_pages_name_exists(root: Path) -> None:
+    """Of their sentences and tables: what stands in blocks is run."""
+    wrong = {
+        f"{page.relative_to(root)}: {key}"
+        for page in pages(root)
+        if page.name != "plan.md"  # its sections are those of the plan as JSON
+        for key in named(FENCED.sub("", page.read_text(encoding="utf-8")))
+        if key not in KNOWN and not key.startswith("env.kwargs.")
+    }
+    assert wrong == set()
 
 
 def test_every_key_that_is_named_exists(root: Path) -> None:
