@@ -23,6 +23,7 @@ from agentrl.env import Action, Env
 from agentrl.errors import ConfigError
 from agentrl.message import Message
 from agentrl.runtime.imports import import_callable, import_named
+from agentrl.runtime.machine import is_installed
 from agentrl.task import Task
 from agentrl.tool import LateTools, ToolSource
 
@@ -79,8 +80,8 @@ def register(
 ) -> None:
     """Give an environment a name of the form `namespace/Name-v0`.
 
-    The environment is then in Gymnasium's registry too. Registering the same again changes
-    nothing, so a cell of a notebook can be run twice.
+    Where Gymnasium is installed, the environment is then in its registry too. Registering the same
+    again changes nothing, so a cell of a notebook can be run twice.
 
     Args:
         id: The name, with its version.
@@ -306,7 +307,7 @@ class _Registry(Mapping[str, EnvSpec]):
             )
         self._specs[env_spec.id] = env_spec
         self._entry_points[env_spec.id] = entry_point
-        if entry is None:
+        if entry is None and is_installed("gymnasium"):
             import_callable("agentrl.gym.synchronous:show_to_gymnasium")(env_spec.id)
 
     def find(self, text: str) -> tuple[EnvSpec, str | Maker]:

@@ -9,6 +9,7 @@ from agentrl.cli.arguments import Overrides, check_writable
 from agentrl.cli.console import err, show_table, show_text
 from agentrl.cli.progress import watch
 from agentrl.errors import ConfigError
+from agentrl.runtime.extras import check_installed
 
 
 def evaluate(
@@ -58,9 +59,12 @@ def evaluate(
 ) -> None:
     """Evaluate a policy on held-out tasks."""
     from agentrl.config.load import load_config
+    from agentrl.config.packaged import find_config_file
     from agentrl.runtime.atomic_files import write_json
     from agentrl.runtime.http_endpoint import HttpEndpoint
 
+    if endpoint is None and model is None and player is None:
+        check_installed("agentrl eval without --endpoint or --player", "torch", "transformers")
     check_writable(json, "--json")
     http_endpoint = None
     if endpoint is not None or model is not None:
@@ -69,7 +73,7 @@ def evaluate(
         if http_endpoint is None and player is None:
             checkpoint = checkpoint_of(target, checkpoint)
         target = target / "config.yaml"
-    elif not target.exists() and target.suffix not in {".yaml", ".yml"}:
+    elif not find_config_file(target).exists() and target.suffix not in {".yaml", ".yml"}:
         raise _no_target(target)
     config = load_config(target, overrides or ())
     with watch(err) as progress:

@@ -14,6 +14,7 @@ import typer
 from agentrl.cli.arguments import ConfigFile, Overrides
 from agentrl.cli.console import err, out, show_table, show_text
 from agentrl.cli.progress import watch
+from agentrl.runtime.extras import check_installed
 from agentrl.runtime.torchrun import TorchrunLaunch
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def train(
     from agentrl.config.load import load_config
     from agentrl.run.preflight import check_training
 
+    check_installed("agentrl train", "torch", "transformers")
     launch = TorchrunLaunch.read()
     if launch is not None and not launch.leads:
         from agentrl.learn.sharded.torchrun import follow

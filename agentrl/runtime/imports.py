@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from agentrl.errors import AgentrlError, ConfigError
+from agentrl.runtime.extras import explain_missing, missing_module
 
 
 def import_callable(entry_point: str) -> Callable[..., Any]:
@@ -44,6 +45,8 @@ def import_named(module_name: str, named_by: str) -> Any:
                 f"{named_by}: there is no module {missing!r} on the import path; install it, or "
                 "add its folder to PYTHONPATH"
             ) from error
+        if isinstance(error, ImportError) and (module := missing_module(error)):
+            raise ConfigError(explain_missing(named_by, module)) from error
         raise ConfigError(
             f"{named_by}: the module {module_name} cannot be imported: {type(error).__name__}: "
             f"{error}"
