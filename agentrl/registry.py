@@ -22,8 +22,8 @@ from agentrl.authoring.tool_env import Reward, Tasks, ToolEnv
 from agentrl.env import Action, Env
 from agentrl.errors import ConfigError
 from agentrl.message import Message
+from agentrl.runtime.extras import is_installed
 from agentrl.runtime.imports import import_callable, import_named
-from agentrl.runtime.machine import is_installed
 from agentrl.task import Task
 from agentrl.tool import LateTools, ToolSource
 

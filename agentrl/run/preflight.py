@@ -14,7 +14,7 @@ from agentrl.models.context_length import find_context_fault, is_refused, read_c
 from agentrl.models.place import gguf_fault
 from agentrl.registry import spec
 from agentrl.runtime.atomic_files import check_folder
-from agentrl.runtime.extras import find_missing, install_command
+from agentrl.runtime.extras import find_missing, install_command, is_installed
 from agentrl.runtime.gpu_driver import (
     GpuFacts,
     find_bfloat16_fault,
@@ -24,7 +24,7 @@ from agentrl.runtime.gpu_driver import (
     read_torch_cuda,
 )
 from agentrl.runtime.imports import import_callable
-from agentrl.runtime.machine import is_installed, version_of
+from agentrl.runtime.machine import version_of
 from agentrl.runtime.memory_limit import total_bytes
 from agentrl.runtime.reachability import endpoint_faults, place_faults, unreachable
 from agentrl.runtime.torchrun import TorchrunLaunch

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Protocol
 
-from agentrl.runtime.extras import EXTRAS, install_command, list_extras
-from agentrl.runtime.machine import PACKAGES, gpus, is_installed, usable_cores, version_of
+from agentrl.runtime.extras import EXTRAS, install_command, is_installed, list_extras
+from agentrl.runtime.machine import PACKAGES, gpus, usable_cores, version_of
 
 ENTRY_POINTS = "agentrl.runtime.doctor"
 """Group of functions that return parts: how the sandboxes and the browsers report theirs."""

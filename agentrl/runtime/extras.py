@@ -1,10 +1,10 @@
 """Packages that an extra of the distribution installs, and how to get one that is missing."""
 
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 
 from agentrl.errors import ConfigError
 from agentrl.runtime.distribution import DISTRIBUTION
-from agentrl.runtime.machine import is_installed
 
 EXTRAS: Mapping[str, str] = {
     "bm25s": "web",
@@ -36,6 +36,11 @@ EXTRAS: Mapping[str, str] = {
     "wandb": "sinks",
 }
 """Extra of each top-level module that a plain installation does not have."""
+
+
+def is_installed(module: str) -> bool:
+    """Return whether a top-level module can be found; it is not imported."""
+    return find_spec(module) is not None
 
 
 def list_extras() -> dict[str, list[str]]:

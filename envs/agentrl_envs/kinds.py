@@ -4,8 +4,8 @@ from dataclasses import asdict
 from pathlib import Path, PurePath
 
 from agentrl.registry import EnvKind, register_kind
+from agentrl.runtime.extras import is_installed
 from agentrl.runtime.imports import import_object
-from agentrl.runtime.machine import is_installed
 
 DATA_SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".json", ".csv")
 """Endings of the files that a data set may be."""

@@ -133,6 +133,18 @@ def test_the_core_is_small(core: WheelVenv, wheel: Path) -> None:
     assert 30e6 < sum(sizes) <= MOST_BYTES
 
 
+SLOW_TO_IMPORT = {"httpx", "importlib.metadata", "numpy", "pydantic", "rich", "typer"}
+"""Modules that would double the time of `import agentrl`."""
+
+
+def test_importing_agentrl_is_quick(core: WheelVenv, tmp_path: Path) -> None:
+    code = f"import sys, agentrl; print(sorted({SLOW_TO_IMPORT} & sys.modules.keys()))"
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [str(core.python), "-c", code]
+    said = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True)
+    assert (said.stdout, said.stderr) == ("[]\n", "")
+
+
 COMMANDS = """
 import contextlib, io, json, os, sys, time
 from agentrl.cli import app

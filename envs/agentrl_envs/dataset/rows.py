@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from agentrl.errors import ConfigError, EnvError, blame
-from agentrl.runtime.extras import explain_missing
+from agentrl.runtime.extras import explain_missing, is_installed
 from agentrl.runtime.json_limits import JsonLimitError, JsonLimits, check_json, read_json
-from agentrl.runtime.machine import is_installed
 from agentrl_envs.kinds import DATA_SUFFIXES, is_data_file
 
 ROW_LIMITS = JsonLimits(text_bytes=2**26, values=1_000_000, digits=4_300)
