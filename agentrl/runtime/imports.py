@@ -39,14 +39,14 @@ def import_named(module_name: str, named_by: str) -> Any:
     except AgentrlError:
         raise
     except (Exception, SystemExit) as error:
+        if isinstance(error, ImportError) and (module := missing_module(error)):
+            raise ConfigError(explain_missing(named_by, module)) from error
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and f"{module_name}.".startswith(f"{missing}."):
             raise ConfigError(
                 f"{named_by}: there is no module {missing!r} on the import path; install it, or "
                 "add its folder to PYTHONPATH"
             ) from error
-        if isinstance(error, ImportError) and (module := missing_module(error)):
-            raise ConfigError(explain_missing(named_by, module)) from error
         raise ConfigError(
             f"{named_by}: the module {module_name} cannot be imported: {type(error).__name__}: "
             f"{error}"
