@@ -216,6 +216,7 @@ def endpoint() -> Iterator[str]:
         thread.join()
 
 
+@pytest.mark.slow
 def test_the_core_plays_evaluates_and_shows(core: WheelVenv, endpoint: str, tmp_path: Path) -> None:
     """All that needs no extra, in an empty folder."""
     run = MadeRun(folder=tmp_path / "made", groups=3, size=2).make()
@@ -278,6 +279,7 @@ def test_a_missing_extra_is_one_line(
     assert seconds < 1 or extra != "train"
 
 
+@pytest.mark.nightly
 def test_the_quickstart_trains_from_the_wheel(wheel: Path, tmp_path: Path) -> None:
     """Everything but agentrl is what the tests have; no file is in the folder at first."""
     venv = make_wheel_venv(tmp_path / "venv", wheel)
