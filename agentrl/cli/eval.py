@@ -58,13 +58,13 @@ def evaluate(
     ] = None,
 ) -> None:
     """Evaluate a policy on held-out tasks."""
+    if endpoint is None and model is None and player is None:
+        check_installed("agentrl eval without --endpoint or --player", "torch", "transformers")
     from agentrl.config.load import load_config
     from agentrl.config.packaged import find_config_file
     from agentrl.runtime.atomic_files import write_json
     from agentrl.runtime.http_endpoint import HttpEndpoint
 
-    if endpoint is None and model is None and player is None:
-        check_installed("agentrl eval without --endpoint or --player", "torch", "transformers")
     check_writable(json, "--json")
     http_endpoint = None
     if endpoint is not None or model is not None:

@@ -43,10 +43,10 @@ def train(
 
     Ctrl-C stops cleanly with a checkpoint; --resume goes on from there.
     """
+    check_installed("agentrl train", "torch", "transformers")
     from agentrl.config.load import load_config
     from agentrl.run.preflight import check_training
 
-    check_installed("agentrl train", "torch", "transformers")
     launch = TorchrunLaunch.read()
     if launch is not None and not launch.leads:
         from agentrl.learn.sharded.torchrun import follow
