@@ -62,7 +62,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	$(INSTALL) pip
 	$(INSTALL) torch hatchling editables
-	@$(IMPORT) 'import torch' & $(INSTALL) --no-build-isolation --editable . --group reasoning && wait
+	@$(IMPORT) 'import torch' & $(INSTALL) --no-build-isolation --editable '.[train]' --group reasoning && wait
 	$(INSTALL) --no-deps reasoning-gym
 	@$(IMPORT) 'import agentrl.run.train, agentrl.engine.local, agentrl.learn.trainer, agentrl_envs.code'
 	@touch $@

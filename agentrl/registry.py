@@ -22,6 +22,7 @@ from agentrl.authoring.tool_env import Reward, Tasks, ToolEnv
 from agentrl.env import Action, Env
 from agentrl.errors import ConfigError
 from agentrl.message import Message
+from agentrl.runtime.extras import is_installed
 from agentrl.runtime.imports import import_callable, import_named
 from agentrl.task import Task
 from agentrl.tool import LateTools, ToolSource
@@ -79,8 +80,8 @@ def register(
 ) -> None:
     """Give an environment a name of the form `namespace/Name-v0`.
 
-    The environment is then in Gymnasium's registry too. Registering the same again changes
-    nothing, so a cell of a notebook can be run twice.
+    Where Gymnasium is installed, the environment is then in its registry too. Registering the same
+    again changes nothing, so a cell of a notebook can be run twice.
 
     Args:
         id: The name, with its version.
@@ -318,7 +319,8 @@ class _Registry(Mapping[str, EnvSpec]):
         self._entry_points[env_spec.id] = entry_point
         # Importing Gymnasium takes longer than registering all of a distribution's: what those have
         # is shown to it by `agentrl.gymnasium_envs`, unless it is there already.
-        if entry is None and (not self._asking or "gymnasium" in sys.modules):
+        is_wanted = not self._asking or "gymnasium" in sys.modules
+        if entry is None and is_wanted and is_installed("gymnasium"):
             import_callable("agentrl.gym.synchronous:show_to_gymnasium")(env_spec.id)
 
     def find(self, text: str) -> tuple[EnvSpec, str | Maker]:

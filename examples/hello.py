@@ -20,5 +20,5 @@ agentrl.register_tool_env(
     "demo/Times-v0", tools=[multiply], tasks=tasks, gold=gold, reward=agentrl.rewards.exact_answer
 )
 changes = {"env.id": "demo/Times-v0", "env.kwargs": {}, "run.name": "hello"}
-result = agentrl.train("configs/quickstart.yaml", changes)
+result = agentrl.train("quickstart", changes)
 print(f"pass@1 {result.before['pass@1']:.2f} before, {result.after['pass@1']:.2f} after")

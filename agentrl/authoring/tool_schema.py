@@ -1,6 +1,7 @@
 """Description of a tool for the model, and its accepted arguments: both from its signature."""
 
 import inspect
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -8,6 +9,8 @@ from difflib import get_close_matches
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, NotRequired, cast, get_type_hints
 
+from agentrl.authoring.docstring import DocSections, parse_docstring
+from agentrl.authoring.type_schema import UnsupportedTypeError, type_schema
 from agentrl.env import ToolSchema
 from agentrl.errors import ConfigError, ToolError
 from agentrl.runtime.argument_types import type_arguments
@@ -15,6 +18,8 @@ from agentrl.tool import ToolContext, given_schema, model_parameters
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
+
+_CHOICES = re.compile(r"\(choices:\s*(\[.*\])\)\s*$", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -35,7 +40,7 @@ class ToolSignature:
 
     @cached_property
     def schema(self) -> ToolSchema:
-        """Return the JSON schema, as `transformers.utils.get_json_schema` makes it.
+        """Return the JSON schema, equal to that of `transformers.utils.get_json_schema`.
 
         What `bind` checks with is made here as well: its import takes 0.1 s, and every environment
         has its schemas before it plays, while calls are bound on the loop.
@@ -96,55 +101,63 @@ def signature_of(function: Callable[..., Any]) -> ToolSignature:
 
 
 def _build_json_schema(signature: ToolSignature) -> ToolSchema:
-    from transformers.utils.chat_template_utils import (
-        DocstringParsingException,
-        TypeHintParsingException,
-        get_json_schema,
-    )
-
-    stand_in = _build_stand_in(signature)
+    where = f"tool {signature.function.__qualname__}"
+    doc = inspect.getdoc(signature.function)
+    if not doc:
+        raise ConfigError(f"{where} has no docstring, which tells the model what the tool does")
+    sections = parse_docstring(doc)
+    described = _describe_parameters(signature, sections)
     try:
-        try:
-            return get_json_schema(stand_in)
-        except TypeHintParsingException:
-            # Older ones cannot write every type that a tool returns, such as tuple[X, ...].
-            if stand_in.__annotations__.pop("return", None) is None:
-                raise
-            return get_json_schema(stand_in)
-    except (DocstringParsingException, TypeHintParsingException) as error:
+        properties = {p.name: _parameter_schema(p, described[p.name]) for p in signature.parameters}
+    except UnsupportedTypeError as error:
         raise ConfigError(
-            f"tool {signature.function.__qualname__}: {error} "
+            f"{where}: {error} "
             "Use str, int, float, bool, Literal, Enum, list, dict or unions of them."
         ) from error
+    parameters: dict[str, Any] = {"type": "object", "properties": properties}
+    if required := [p.name for p in signature.parameters if p.default is p.empty]:
+        parameters["required"] = required
+    function = {
+        "name": signature.name,
+        "description": sections.description,
+        "parameters": parameters,
+        **_return_schema(signature, sections),
+    }
+    return {"type": "function", "function": function}
 
 
-def _build_stand_in(signature: ToolSignature) -> Callable[..., Any]:
-    """Return a function that looks like the tool does to the model: no `self`, no context."""
-
-    def stand_in() -> None: ...
-
-    returns = get_type_hints(signature.function).get("return", inspect.Signature.empty)
-    stand_in.__name__ = signature.name
-    stand_in.__doc__ = _complete_docstring(signature)
-    stand_in.__annotations__ = {p.name: p.annotation for p in signature.parameters}
-    if returns is not inspect.Signature.empty:
-        stand_in.__annotations__["return"] = returns
-    call_signature = inspect.Signature(list(signature.parameters), return_annotation=returns)
-    stand_in.__signature__ = call_signature  # pyright: ignore[reportFunctionMemberAccess]
-    return stand_in
+def _parameter_schema(parameter: inspect.Parameter, description: str) -> dict[str, Any]:
+    """Return the schema of a parameter; `(choices: [...])` ends a description with its values."""
+    schema = type_schema(parameter.annotation)
+    if choices := _CHOICES.search(description):
+        try:
+            schema["enum"] = json.loads(choices[1])
+        except ValueError as error:
+            raise UnsupportedTypeError(
+                f"{parameter.name} has the choices {choices[1]}, which are no JSON list ({error})."
+            ) from error
+        description = description[: choices.start()].strip()
+    return {**schema, "description": description}
 
 
-def _complete_docstring(signature: ToolSignature) -> str:
-    from transformers.utils.chat_template_utils import parse_google_format_docstring
+def _return_schema(signature: ToolSignature, sections: DocSections) -> dict[str, Any]:
+    """Return the entry of what a tool returns; empty where its type has no schema."""
+    hints = get_type_hints(signature.function)
+    if "return" not in hints:
+        return {}
+    try:
+        schema = type_schema(hints["return"])
+    except UnsupportedTypeError:
+        return {}
+    return {"return": schema | ({"description": sections.returns} if sections.returns else {})}
 
-    doc = inspect.getdoc(signature.function) or ""
-    _, described, _ = parse_google_format_docstring(doc)
+
+def _describe_parameters(signature: ToolSignature, sections: DocSections) -> Mapping[str, str]:
+    """Return the description of each parameter: its name where there is no `Args:` section."""
     names = [p.name for p in signature.parameters]
+    described = sections.arguments
     if not described:
-        if not names:
-            return doc
-        head, *rest = re.split(r"(?=\n(?:Returns|Raises):)", doc, maxsplit=1)
-        return f"{head}\n\nArgs:\n" + "".join(f"    {n}: {n}\n" for n in names) + "".join(rest)
+        return {name: name for name in names}
     where = f"tool {signature.function.__qualname__}"
     for name in names:
         if name not in described:
@@ -158,7 +171,7 @@ def _complete_docstring(signature: ToolSignature) -> str:
             f"{where}: the Args section of its docstring describes {name!r}, which is not a "
             f"parameter; {f'did you mean {near[0]!r}?' if near else f'it has {names}'}"
         )
-    return doc
+    return described
 
 
 def _build_adapter(signature: ToolSignature) -> "TypeAdapter[dict[str, Any]]":

@@ -22,7 +22,7 @@ from agentrl.chat.turn_renderer import CALL, TurnRenderer
 from agentrl.env import Action, ToolSchema
 from agentrl.errors import ConfigError
 from agentrl.message import Message, ToolCall
-from agentrl.runtime.distribution import install_command
+from agentrl.runtime.extras import explain_missing
 from agentrl.runtime.json_limits import (
     JsonLimitError,
     check_json,
@@ -296,8 +296,7 @@ def _config_classes() -> dict[str, Any]:
         from renderers import RendererConfig  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise ConfigError(
-            f"policy.renderer needs the package renderers, which cannot be imported ({error}): "
-            f"{install_command('renderers')}"
+            f"{explain_missing('policy.renderer', 'renderers')} (its import failed: {error})"
         ) from error
     union = get_args(RendererConfig)[0]
     return {cls.model_fields["name"].default: cls for cls in get_args(union)}

@@ -15,6 +15,7 @@ from agentrl.cli import (
     check_template,
     compare,
     config,
+    configs,
     doctor,
     engine,
     envs,
@@ -39,6 +40,7 @@ from agentrl.cli.console import out, show_error, show_text
 from agentrl.cli.reference import markdown
 from agentrl.errors import AgentrlError, ConfigError
 from agentrl.runtime.distribution import __version__
+from agentrl.runtime.extras import explain_missing, missing_module
 
 DEBUG = "--debug"
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -60,6 +62,7 @@ app.command("reverify")(reverify.reverify)
 app.command("compare")(compare.compare)
 app.command("envs")(envs.envs)
 app.command("import")(import_env.import_env)
+app.command("configs")(configs.configs)
 app.command("methods")(methods.methods)
 app.command("warmstart")(warmstart.warmstart)
 app.command("check-env")(check_env.check_env)
@@ -167,6 +170,13 @@ def main() -> None:
         if debug:
             raise
         show_error(error)
+        sys.exit(2)
+    except ModuleNotFoundError as error:
+        module = missing_module(error)
+        if debug or module is None:
+            raise
+        command = next(word for word in arguments if not word.startswith("-"))
+        show_error(error, explain_missing(f"agentrl {command}", module))
         sys.exit(2)
     except OSError as error:
         if debug or (error.filename is None and error.errno not in FULL):

@@ -11,7 +11,9 @@ from agentrl.cli.console import reserve_stdout
 from agentrl.errors import ConfigError
 from agentrl.runtime.json_limits import JsonLimitError, read_json
 
-ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="Config file (YAML).")]
+ConfigFile = Annotated[
+    Path, typer.Argument(metavar="CONFIG", help="Config file (YAML), or a name of agentrl configs.")
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="[KEY=VALUE]...", help="Config overrides, such as run.steps=20."),

@@ -7,6 +7,7 @@ import typer
 
 from agentrl.cli.arguments import ConfigFile, Overrides
 from agentrl.cli.console import show_text
+from agentrl.runtime.extras import check_installed
 from agentrl.runtime.machine import device_of
 
 app = typer.Typer(help="Serve inference engines for runs on other machines.", no_args_is_help=True)
@@ -42,6 +43,7 @@ def serve(
     """
     import asyncio
 
+    check_installed("agentrl engine serve", "torch", "transformers")
     from agentrl.config.load import load_config
     from agentrl.engine.remote.address import read_key
     from agentrl.engine.remote.server import listening_place, serve_until_told

@@ -9,6 +9,7 @@ from agentrl.cli.arguments import JsonFlag, Overrides
 from agentrl.cli.console import err, show_json, show_table, show_text
 from agentrl.cli.progress import watch
 from agentrl.errors import ConfigError
+from agentrl.runtime.extras import check_installed
 
 
 def evaluate(
@@ -54,7 +55,10 @@ def evaluate(
     as_json: JsonFlag = False,
 ) -> None:
     """Evaluate a policy on held-out tasks."""
+    if endpoint is None and model is None and player is None:
+        check_installed("agentrl eval without --endpoint or --player", "torch", "transformers")
     from agentrl.config.load import load_config
+    from agentrl.config.packaged import find_config_file
     from agentrl.runtime.http_endpoint import HttpEndpoint
 
     http_endpoint = None
@@ -64,7 +68,7 @@ def evaluate(
         if http_endpoint is None and player is None:
             checkpoint = checkpoint_of(target, checkpoint)
         target = target / "config.yaml"
-    elif not target.exists() and target.suffix not in {".yaml", ".yml"}:
+    elif not find_config_file(target).exists() and target.suffix not in {".yaml", ".yml"}:
         raise _no_target(target)
     config = load_config(target, overrides or ())
     with watch() as progress:

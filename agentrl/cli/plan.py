@@ -9,6 +9,7 @@ from agentrl.cli.arguments import ConfigFile, JsonFlag, Overrides
 from agentrl.cli.console import err, show_json, show_table, show_text
 from agentrl.cli.trace import find_trace
 from agentrl.errors import ConfigError
+from agentrl.runtime.extras import check_installed
 
 if TYPE_CHECKING:
     from agentrl.plan.run_plan import RunPlan
@@ -32,6 +33,7 @@ def plan(
 ) -> None:
     """Forecast memory, speed, and schedule of a run from its config alone. Exits 2 if it cannot
     fit."""
+    check_installed("agentrl plan", "torch", "transformers")
     from agentrl.config.load import load_config
     from agentrl.plan.machine import find_machine
 

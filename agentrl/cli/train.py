@@ -14,6 +14,7 @@ import typer
 from agentrl.cli.arguments import ConfigFile, JsonFlag, Overrides
 from agentrl.cli.console import err, show_json, show_table, show_text
 from agentrl.cli.progress import watch
+from agentrl.runtime.extras import check_installed
 from agentrl.runtime.torchrun import TorchrunLaunch
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def train(
 
     Ctrl-C stops cleanly with a checkpoint; --resume goes on from there.
     """
+    check_installed("agentrl train", "torch", "transformers")
     from agentrl.config.load import load_config
     from agentrl.run.preflight import check_training
 

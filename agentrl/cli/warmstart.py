@@ -3,10 +3,12 @@
 from agentrl.cli.arguments import ConfigFile, Overrides
 from agentrl.cli.console import show_text
 from agentrl.cli.progress import watch
+from agentrl.runtime.extras import check_installed
 
 
 def warmstart(config_file: ConfigFile, overrides: Overrides = None) -> None:
     """Train the warm-started policy of a config and stop."""
+    check_installed("agentrl warmstart", "torch", "transformers")
     from agentrl.config.load import load_config
     from agentrl.run import train
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from agentrl.errors import ConfigError
-from agentrl.runtime.distribution import install_command
+from agentrl.runtime.extras import install_command
 
 if TYPE_CHECKING:
     from agentrl.config.cluster import ClusterSection

@@ -301,7 +301,10 @@ def _suggest(path: Path) -> str:
         folder = Path("configs")
         files = sorted(f for f in folder.iterdir() if f.suffix in {".yaml", ".yml"})
     if not files:
-        return f"there is no YAML file in {folder.resolve()}; `agentrl init NAME` creates one"
+        return (
+            f"there is no YAML file in {folder.resolve()}; `agentrl init NAME` creates one, and "
+            "`agentrl configs` lists those that come with agentrl by name"
+        )
     similar = difflib.get_close_matches(path.name, [f.name for f in files], n=3, cutoff=0.5)
     names = [*similar, *(f.name for f in files if f.name not in similar)]
     more = f" and {len(names) - 8} more" if len(names) > 8 else ""

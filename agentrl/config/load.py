@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from agentrl.config.check import cross_check
 from agentrl.config.document import ConfigDocument, KeyPath, dump, read
 from agentrl.config.override import Overrides, apply, merge
+from agentrl.config.packaged import find_config_file
 from agentrl.config.problem import config_error, problems_of
 from agentrl.config.run import RunConfig
 from agentrl.config.schema import format_value, keys, method_of, plain
@@ -20,10 +21,11 @@ from agentrl.runtime.atomic_files import write_text
 def load_config(path: Path | str, overrides: Overrides = ()) -> RunConfig:
     """Return the config in a YAML file with overrides laid over it.
 
-    A file may name another one with `base: other.yaml`, relative to itself, which is laid under
+    `path` may be the name of a config that comes with agentrl, such as `quickstart`. A file may
+    name another one with `base: other.yaml`, relative to itself, which is laid under
     it. Raises one `ConfigError` that lists every problem of the file with its line.
     """
-    path = Path(path)
+    path = find_config_file(Path(path))
     return parse_config(apply(_read_with_base(path, ()), overrides, RunConfig), str(path))
 
 

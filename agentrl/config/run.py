@@ -521,7 +521,7 @@ class SandboxSection(ConfigSection):
 
 
 class WandbSection(ConfigSection):
-    """Also send metrics to Weights & Biases; requires the extra `wandb`."""
+    """Also send metrics to Weights & Biases; requires the extra `sinks`."""
 
     project: str = "agentrl"
     """W&B project."""
@@ -538,12 +538,12 @@ class WandbSection(ConfigSection):
 class MetricsSection(ConfigSection):
     """Destinations of metrics besides `metrics.jsonl`."""
 
-    tensorboard: bool = True
-    """Also write TensorBoard event files to the run folder."""
+    tensorboard: bool = False
+    """Also write TensorBoard event files to the run folder; requires the extra `sinks`."""
     wandb: WandbSection | None = None
     """Also send metrics to Weights & Biases."""
     opentelemetry: bool = False
-    """Send steps and trajectories as OpenTelemetry spans; requires the extra `otel`."""
+    """Send steps and trajectories as OpenTelemetry spans; requires the extra `sinks`."""
 
 
 class SplitGuardSection(ConfigSection):

@@ -11,7 +11,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from math import ceil
 
 from agentrl.errors import ConfigError
 from agentrl.task import Task
@@ -28,11 +28,8 @@ COMMON_AT_LEAST = 4
 LEAST_SHINGLES = 5
 """A task with fewer words of its own is only compared as a whole."""
 
-EXACT_PAIRS = 5_000_000
-"""Shingles of one split times tasks of the other, up to which pairs are compared one by one."""
-
-PERMUTATIONS = 128
-"""Of a MinHash."""
+ROUNDING = 1e-9
+"""Error of a product of floats, which must not ask for one shingle more."""
 
 LISTED = 3
 
@@ -118,7 +115,7 @@ def _match(train: Sequence[Task], heldout: Sequence[Task], similarity: float) ->
     for task in train:
         whole[_plain(words[id(task)])].append(task)
     shingles = _drop_common({key: _shingles(task_words) for key, task_words in words.items()})
-    alike = _compare(
+    alike = compare_shingles(
         [shingles[id(t)] for t in heldout], [shingles[id(t)] for t in train], similarity
     )
     for at, task in enumerate(heldout):
@@ -164,54 +161,46 @@ def _drop_common(shingles: Mapping[int, Shingles]) -> dict[int, Shingles]:
     }
 
 
-def _compare(
+def compare_shingles(
     heldout: Sequence[Shingles], train: Sequence[Shingles], similarity: float
 ) -> dict[int, list[tuple[int, float]]]:
     """Return for each held-out task the train tasks that are as similar, with how much."""
-    small = sum(map(len, heldout)) * len(train) <= EXACT_PAIRS
-    pairs = _find_sharing(heldout, train) if small else _find_by_hash(heldout, train, similarity)
+    places = _index_shingles(heldout)
     matches: dict[int, list[tuple[int, float]]] = defaultdict(list)
-    for at, other in pairs:
-        one, two = heldout[at], train[other]
-        jaccard = len(one & two) / len(one | two)
-        if jaccard >= similarity:
-            matches[at].append((other, jaccard))
+    for other, two in enumerate(train):
+        for at in _find_candidates(two, places, similarity):
+            one = heldout[at]
+            jaccard = len(one & two) / len(one | two)
+            if jaccard >= similarity:
+                matches[at].append((other, jaccard))
     return matches
 
 
-def _find_sharing(
-    heldout: Sequence[Shingles], train: Sequence[Shingles]
-) -> Iterable[tuple[int, int]]:
-    """Yield every pair with a shingle in common."""
+def _index_shingles(tasks: Sequence[Shingles]) -> dict[str, list[int]]:
+    """Return the tasks that each shingle is in, by their places in the sequence."""
     places: dict[str, list[int]] = defaultdict(list)
-    for at, shingles in enumerate(heldout):
+    for at, shingles in enumerate(tasks):
         for one in shingles:
             places[one].append(at)
-    for other, shingles in enumerate(train):
-        for at in {at for one in shingles for at in places.get(one, ())}:
-            yield at, other
+    return dict(places)
 
 
-def _find_by_hash(
-    heldout: Sequence[Shingles], train: Sequence[Shingles], similarity: float
-) -> Iterable[tuple[int, int]]:
-    """Yield the pairs MinHash finds, somewhat less similar ones too: it misses some at the edge."""
-    # A third of a second to import, which a small comparison does not need.
-    from datasketch import MinHash, MinHashLSH
+def _find_candidates(
+    shingles: Shingles, places: Mapping[str, Sequence[int]], similarity: float
+) -> set[int]:
+    """Return all indexed tasks that may be as similar, and few others.
 
-    def hash_shingles(shingles: Shingles) -> MinHash:
-        minhash = MinHash(num_perm=PERMUTATIONS)
-        minhash.update_batch([one.encode() for one in shingles])
-        return minhash
-
-    index = MinHashLSH(threshold=0.8 * similarity, num_perm=PERMUTATIONS)
-    for at, shingles in enumerate(heldout):
-        if shingles:
-            index.insert(at, hash_shingles(shingles))
-    for other, shingles in enumerate(train):
-        if shingles:
-            for at in index.query(hash_shingles(shingles)):
-                yield cast("int", at), other
+    Two tasks that are as similar share at least `similarity` of the shingles of each. So most tasks
+    are settled by how many of their shingles are indexed at all, and of the indexed ones a similar
+    task holds one of the rarest: the prefix filter of AllPairs (Bayardo et al., 2007).
+    """
+    shared = shingles & places.keys()
+    needed = max(1, ceil(similarity * len(shingles) - ROUNDING))
+    spare = len(shared) - needed
+    if spare < 0:
+        return set()
+    rarest = sorted(shared, key=lambda one: len(places[one]))[: spare + 1]
+    return {at for one in rarest for at in places[one]}
 
 
 def _format_pairs(pairs: Sequence[TaskPair]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from agentrl.errors import ConfigError
 from agentrl.export.row import Row
-from agentrl.runtime.distribution import install_command
+from agentrl.runtime.extras import explain_missing
 
 BATCH = 256
 CARD = "README.md"
@@ -23,8 +23,7 @@ class ParquetFiles(AbstractContextManager["ParquetFiles"]):
             import pyarrow  # pyright: ignore[reportMissingImports]
         except ImportError as error:
             raise ConfigError(
-                "--to hf writes parquet with pyarrow, which is not installed; "
-                f"{install_command('export')}, or use --to jsonl"
+                f"{explain_missing('--to hf', 'pyarrow')}, or use --to jsonl"
             ) from error
         self._arrow: Any = pyarrow
         self._folder = folder

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
-from agentrl.errors import ConfigError
 from agentrl.gateway.answer import GatewayAnswer
 from agentrl.gateway.anthropic import AnthropicDialect
 from agentrl.gateway.bodies import BodyReader
@@ -20,7 +19,6 @@ from agentrl.gateway.dialect import ApiDialect, BadRequest, Body, ChatRequest, c
 from agentrl.gateway.listening import ListenAddress, open_socket
 from agentrl.gateway.responses import ResponsesDialect
 from agentrl.gateway.session import GatewayRequest, GatewaySession, GatewaySessionClosed
-from agentrl.runtime.distribution import install_command
 
 if TYPE_CHECKING:
     import uvicorn
@@ -124,15 +122,8 @@ class GatewayServer:
 def _server(
     find: Callable[[str], GatewaySession | None], listening: socket.socket
 ) -> tuple["uvicorn.Server", Callable[[], Coroutine[Any, Any, None]]]:
-    try:
-        import uvicorn
-        from uvicorn.protocols.http.h11_impl import H11Protocol
-
-        app = _app(find)
-    except ImportError as error:
-        raise ConfigError(
-            f"a gateway for agent programs needs {error.name}: {install_command('gateway')}"
-        ) from error
+    import uvicorn
+    from uvicorn.protocols.http.h11_impl import H11Protocol
 
     class QuietUvicornServer(uvicorn.Server):
         """Leaves the process's signals to whoever has them."""
@@ -165,7 +156,7 @@ def _server(
 
     server = QuietUvicornServer(
         uvicorn.Config(
-            app,
+            _app(find),
             http=BoundedProtocol,
             lifespan="off",
             ws="none",

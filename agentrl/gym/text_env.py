@@ -20,7 +20,7 @@ from agentrl.gym.wording.episode import GivenWords, GymEnv, WordedEnv
 from agentrl.gym.wording.parts import Part, WordingFault
 from agentrl.message import Image, Message
 from agentrl.rewards import answers
-from agentrl.runtime.imports import import_callable, import_named, import_object
+from agentrl.runtime.imports import import_callable, import_named
 from agentrl.runtime.threads import CallThread, call_within, list_stuck_threads
 from agentrl.task import Split, Task
 
@@ -288,11 +288,3 @@ def _find_factory(id: str) -> Callable[..., GymEnv]:
         hint = "" if colon else f" Or name the module that registers it: gymnasium:MODULE:{id}"
         raise ConfigError(f"gymnasium:{id}: {error}{hint}") from error
     return partial(gymnasium.make, name)
-
-
-def is_gymnasium(what: str) -> bool:
-    """Return whether this is an id of Gymnasium's, or `module:Class` of an environment of its."""
-    if ":" not in what:
-        return what in gymnasium.registry and "/" not in what
-    target = import_object(what) if what.count(":") == 1 and "/" not in what else None
-    return isinstance(target, type) and issubclass(target, gymnasium.Env)

@@ -21,7 +21,7 @@ from agentrl.config.learn import LoraSection
 from agentrl.errors import ConfigError
 from agentrl.learn.dtensor import alike, gather_tensor, local
 from agentrl.learn.swap import trainable_parameters
-from agentrl.runtime.distribution import install_command
+from agentrl.runtime.extras import check_installed
 from agentrl.weight_sync.adapters import LoraAdapter
 
 ADAPTER = "default"
@@ -39,12 +39,9 @@ def adapt(model: PreTrainedModel, section: LoraSection, *, seed: int) -> None:
     there or are no matrices, and for weights that are shared: the engine could not be given two for
     one.
     """
-    try:
-        from peft import LoraConfig, inject_adapter_in_model
-    except ImportError as error:
-        raise ConfigError(
-            f"learn.lora needs peft, which is not installed: {install_command('lora')}"
-        ) from error
+    check_installed("learn.lora", "peft")
+    from peft import LoraConfig, inject_adapter_in_model
+
     _check_targets(model, section)
     targets = section.targets
     config = LoraConfig(

@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 
 from agentrl.errors import ConfigError
 from agentrl.learn.dtensor import alike, gather_tensor, local
-from agentrl.runtime.distribution import install_command
+from agentrl.runtime.extras import install_command
 
 BLOCK = 256
 """Numbers that share a scale; torchao's own default."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from agentrl.errors import ConfigError
 from agentrl.events.kinds import Event, RolloutFinished
 from agentrl.events.state import RunState
-from agentrl.runtime.distribution import install_command
+from agentrl.runtime.extras import explain_missing
 from agentrl.trajectory import Failed, outcome_name, reward_of
 
 if TYPE_CHECKING:
@@ -43,8 +43,7 @@ class SpanExporter(AbstractContextManager["SpanExporter"]):
             owned = None if provider or _is_set_up() else _provider()
         except ImportError as error:
             raise ConfigError(
-                f"metrics.opentelemetry needs {error.name}: {install_command('otel')}, or set it "
-                "to false"
+                f"{explain_missing('metrics.opentelemetry', 'opentelemetry')}, or set it to false"
             ) from error
         tracer_provider = provider or owned or trace.get_tracer_provider()
         tracer = tracer_provider.get_tracer("agentrl")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from agentrl.errors import ConfigError
 from agentrl.runtime.atomic_files import write_json
-from agentrl.runtime.distribution import install_command
+from agentrl.runtime.extras import explain_missing
 
 if TYPE_CHECKING:
     from wandb.sdk.wandb_run import Run
@@ -42,7 +42,7 @@ class WandbSink:
             import wandb
         except ImportError as error:
             raise ConfigError(
-                f"metrics.wandb needs wandb: {install_command('wandb')}, or set it to null"
+                f"{explain_missing('metrics.wandb', 'wandb')}, or set it to null"
             ) from error
         run_id = _read_run_id(folder)
         try:

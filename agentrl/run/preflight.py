@@ -14,7 +14,7 @@ from agentrl.models.context_length import find_context_fault, is_refused, read_c
 from agentrl.models.place import gguf_fault
 from agentrl.registry import spec
 from agentrl.runtime.atomic_files import check_folder
-from agentrl.runtime.distribution import install_command
+from agentrl.runtime.extras import find_missing, install_command, is_installed
 from agentrl.runtime.gpu_driver import (
     GpuFacts,
     find_bfloat16_fault,
@@ -24,7 +24,7 @@ from agentrl.runtime.gpu_driver import (
     read_torch_cuda,
 )
 from agentrl.runtime.imports import import_callable
-from agentrl.runtime.machine import is_installed, version_of
+from agentrl.runtime.machine import version_of
 from agentrl.runtime.memory_limit import total_bytes
 from agentrl.runtime.reachability import endpoint_faults, place_faults, unreachable
 from agentrl.runtime.torchrun import TorchrunLaunch
@@ -201,13 +201,11 @@ def _check_policy(config: "RunConfig") -> Iterator[str]:
             "and a tokenizer, a GGUF file, a model listed by agentrl model list, or a model of the "
             "Hugging Face hub"
         )
-    for module in ("torch", "transformers"):
-        if not is_installed(module):
-            yield f"a policy needs {module}, which is not installed: pip install {module}"
-    vision = config.policy.make is not None and config.policy.make.vision is not None
-    yield from _check_package(vision, "policy.make.vision", "PIL", "vision")
-    renders = config.policy.renderer is not None
-    yield from _check_package(renders, "policy.renderer", "renderers", "renderers")
+    yield from find_missing("a policy", "torch", "transformers")
+    if config.policy.make is not None and config.policy.make.vision is not None:
+        yield from find_missing("policy.make.vision", "PIL")
+    if config.policy.renderer is not None:
+        yield from find_missing("policy.renderer", "renderers")
 
 
 def _find_context_fault(config: "RunConfig") -> str:
@@ -276,8 +274,6 @@ def find_notes(
 
 def _check_engine(config: "RunConfig") -> Iterator[str]:
     engine = config.engine
-    is_endpoint = engine.kind == "endpoint"
-    yield from _check_package(is_endpoint, "engine.kind: endpoint", "httpx", "endpoint")
     is_here = config.cluster.kind == "local"
     if is_here and engine.python is not None and shutil.which(engine.python) is None:
         yield (
@@ -336,7 +332,7 @@ def _find_server_faults(config: "RunConfig") -> Iterator[tuple[str, bool]]:
 def _check_cluster(config: "RunConfig") -> Iterator[str]:
     if config.cluster.kind != "ray":
         return
-    yield from _check_package(True, "cluster.kind: ray", "ray", "ray")
+    yield from find_missing("cluster.kind: ray", "ray")
     address = (_ray_address(config) or "").removeprefix("ray://")
     for place, fault in place_faults([address] if ":" in address else []).items():
         yield (
@@ -361,13 +357,17 @@ def _check_env(config: "RunConfig") -> Iterator[str]:
 
 
 def _check_extras(config: "RunConfig") -> Iterator[str]:
-    yield from _check_package(config.learn.lora is not None, "learn.lora", "peft", "lora")
-    moments = ("learn.optimizer.moments=8bit", "torchao", "torchao")
-    yield from _check_package(config.learn.optimizer.moments == "8bit", *moments)
-    metrics = config.metrics
-    yield from _check_package(metrics.wandb is not None, "metrics.wandb", "wandb", "wandb")
-    otel = ("metrics.opentelemetry", "opentelemetry", "otel")
-    yield from _check_package(metrics.opentelemetry, *otel)
+    learn, metrics = config.learn, config.metrics
+    needed = {
+        ("learn.lora", "peft"): learn.lora is not None,
+        ("learn.optimizer.moments=8bit", "torchao"): learn.optimizer.moments == "8bit",
+        ("metrics.tensorboard", "tensorboard"): metrics.tensorboard,
+        ("metrics.wandb", "wandb"): metrics.wandb is not None,
+        ("metrics.opentelemetry", "opentelemetry"): metrics.opentelemetry,
+    }
+    for (key, module), is_wanted in needed.items():
+        if is_wanted:
+            yield from find_missing(key, module)
 
 
 def check_ranks(config: "RunConfig") -> Iterator[str]:
@@ -387,11 +387,6 @@ def _check_run_folder(config: "RunConfig") -> Iterator[str]:
             f"run.folder is {config.run.folder}, but {problem}: choose a run.folder that is "
             "writable and has free space"
         )
-
-
-def _check_package(is_wanted: bool, key: str, module: str, extra: str) -> Iterator[str]:
-    if is_wanted and not is_installed(module):
-        yield f"{key} needs {module}, which is not installed: {install_command(extra)}"
 
 
 _PLAYING: tuple[Check, ...] = (

@@ -23,7 +23,6 @@ from agentrl.evaluation.scores import ScoringRules
 from agentrl.events.state import GroupState, RolloutState
 from agentrl.run import build
 from agentrl.run.evaluation_folder import CONFIG, POLICY, STORE
-from agentrl.runtime.machine import set_thread_count
 from agentrl.runtime.progress import RunProgress
 from agentrl.runtime.scope import run_scope
 from agentrl.runtime.threads import run_to_the_end
@@ -114,7 +113,6 @@ def reverify(
             f"{folder} is a run, whose current train tasks cannot be looked up by id; omit --tasks "
             "today, or name a folder of agentrl eval --out"
         )
-    set_thread_count(config.run.threads)
     try:
         with StoreReader(folder / STORE) as store:
             facts = store.facts()[-limit if limit else 0 :]

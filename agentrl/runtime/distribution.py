@@ -6,8 +6,3 @@ The distribution `agentrl` of the package index is another project.
 __version__ = "0.1.0"
 
 DISTRIBUTION = "agentrl-gym"
-
-
-def install_command(extra: str) -> str:
-    """Return the command that installs an extra, such as `pip install 'agentrl-gym[web]'`."""
-    return f"pip install '{DISTRIBUTION}[{extra}]'"

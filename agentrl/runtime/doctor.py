@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Protocol
 
+from agentrl.runtime.extras import EXTRAS, install_command, is_installed, list_extras
 from agentrl.runtime.machine import PACKAGES, gpus, usable_cores, version_of
 
 ENTRY_POINTS = "agentrl.runtime.doctor"
@@ -51,7 +52,7 @@ def examine() -> Iterator[tuple[str, list[SystemPart]]]:
             yield point.name, [ProbedPart(point.name, False, missing, "reinstall its package")]
         else:
             yield point.name, list(report())
-    yield "packages", [*_probe_packages()]
+    yield "extras", [*_probe_extras()]
 
 
 def _probe_python() -> Iterator[SystemPart]:
@@ -64,7 +65,7 @@ def _probe_python() -> Iterator[SystemPart]:
 def _probe_torch() -> Iterator[SystemPart]:
     version = version_of("torch")
     if version is None:
-        yield ProbedPart("torch", False, "not installed", "pip install torch")
+        yield ProbedPart("torch", False, "not installed", install_command("torch"))
         return
     import torch
 
@@ -76,9 +77,13 @@ def _probe_torch() -> Iterator[SystemPart]:
     yield ProbedPart("gpu", bool(names), detail, "a CUDA build of torch and an NVIDIA driver")
 
 
-def _probe_packages() -> Iterator[SystemPart]:
-    for package in PACKAGES:
-        version = version_of(package)
-        yield ProbedPart(
-            package, version is not None, version or "not installed", f"pip install {package}"
-        )
+def _probe_extras() -> Iterator[SystemPart]:
+    for extra, modules in list_extras().items():
+        missing = [module for module in modules if not is_installed(module)]
+        versions = [
+            f"{package} {version}"
+            for package in PACKAGES
+            if EXTRAS.get(package.replace("-", "_")) == extra and (version := version_of(package))
+        ]
+        detail = f"without {', '.join(missing)}" if missing else ", ".join(versions) or "installed"
+        yield ProbedPart(extra, not missing, detail, install_command(*modules))

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agentrl.errors import ConfigError, EngineError, EngineLost
-from agentrl.runtime.distribution import install_command
 from agentrl.runtime.json_limits import JsonLimitError, JsonLimits, read_json
 from agentrl.runtime.reachability import is_url
 
@@ -106,13 +105,8 @@ class HttpEndpointClient:
         first_wait_s: float = 0.5,
         transport: "httpx.AsyncBaseTransport | None" = None,
     ) -> None:
-        """Raise `ConfigError` where httpx is missing."""
-        try:
-            import httpx
-        except ImportError as error:
-            raise ConfigError(
-                f"an endpoint needs httpx ({error}); {install_command('endpoint')}"
-            ) from error
+        import httpx
+
         key = os.environ.get(endpoint.key_variable)
         self._endpoint = endpoint
         self._first_wait_s = first_wait_s

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from agentrl.errors import AgentrlError, ConfigError
+from agentrl.runtime.extras import explain_missing, missing_module
 
 
 def import_callable(entry_point: str) -> Callable[..., Any]:
@@ -38,6 +39,8 @@ def import_named(module_name: str, named_by: str) -> Any:
     except AgentrlError:
         raise
     except (Exception, SystemExit) as error:
+        if isinstance(error, ImportError) and (module := missing_module(error)):
+            raise ConfigError(explain_missing(named_by, module)) from error
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and f"{module_name}.".startswith(f"{missing}."):
             raise ConfigError(

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +64,6 @@ def version_of(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def is_installed(module: str) -> bool:
-    """Return whether a top-level module can be found; it is not imported."""
-    return find_spec(module) is not None
 
 
 def usable_cores() -> int:

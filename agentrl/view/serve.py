@@ -14,7 +14,6 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from agentrl.errors import ConfigError
-from agentrl.runtime.distribution import install_command
 from agentrl.store.reader import GroupIndexRow
 from agentrl.view.document import TITLE, build_index, dump, template
 from agentrl.view.group_choice import StepRange
@@ -163,15 +162,10 @@ def build_app(run: LiveRun, *, token: str, name: str) -> "Starlette":
 def serve(folder: Path, *, steps: StepRange, port: int, announce: Callable[[str], None]) -> None:
     """Serve a run until the process is interrupted; `announce` hears the address.
 
-    Raises `ConfigError` if the port is taken, or Starlette or uvicorn is not there.
+    Raises `ConfigError` if the port is taken.
     """
-    try:
-        import uvicorn
-    except ImportError as error:
-        raise ConfigError(
-            f"--serve needs {error.name}: {install_command('view')}; without --serve the page is a "
-            "file that needs nothing"
-        ) from error
+    import uvicorn
+
     token = secrets.token_urlsafe(24)
     with RunReader(folder) as source, socket.socket() as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,28 +1,37 @@
 """The text of each token, from the tokenizer that the run has left in its folder."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
+from typing import Any, Self
 
 _FILE = "tokenizer.json"
 
 
 class TokenTexts:
-    """Token ids to texts. Without a tokenizer, a token is shown as its id."""
+    """Token ids to texts. Without a vocabulary, a token is shown as its id."""
 
-    def __init__(self, tokenizer: "Tokenizer | None") -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, pieces: Mapping[int, str] | None = None, *, by_bytes: bool = False) -> None:
+        self._pieces = pieces
         self._texts: dict[int, str] = {}
-        self._bytes = {} if tokenizer is None or not _is_by_bytes(tokenizer) else _byte_of_letter()
+        self._bytes = _byte_of_letter() if by_bytes else {}
+
+    @classmethod
+    def from_file(cls, file: Path) -> Self:
+        """Read the vocabulary of a `tokenizer.json`, for which no tokenizer is needed."""
+        tokenizer: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        vocabulary: Any = tokenizer["model"]["vocab"]
+        if isinstance(vocabulary, list):  # of a unigram model: pieces with their scores
+            pieces = {id: str(piece) for id, (piece, _) in enumerate(vocabulary)}
+        else:
+            pieces = {id: piece for piece, id in vocabulary.items()}
+        added = {token["id"]: token["content"] for token in tokenizer.get("added_tokens") or ()}
+        return cls(pieces | added, by_bytes=_is_by_bytes(tokenizer))
 
     @property
     def is_known(self) -> bool:
-        return self._tokenizer is not None
+        return self._pieces is not None
 
     def text(self, id: int) -> str:
         """Return the text of a token; bytes that are no whole letter as `<e2 82>`."""
@@ -35,7 +44,7 @@ class TokenTexts:
         return {id: self.text(id) for id in sorted({*ids})}
 
     def _text(self, id: int) -> str:
-        piece = None if self._tokenizer is None else self._tokenizer.id_to_token(id)
+        piece = None if self._pieces is None else self._pieces.get(id)
         if piece is None:
             return f"<{id}>"
         if not self._bytes:
@@ -57,14 +66,12 @@ def find_vocabulary(folder: Path, policy: str | None) -> TokenTexts:
         places.append(Path(policy) / _FILE)
     for place in places:
         if place.is_file():
-            from tokenizers import Tokenizer
-
-            return TokenTexts(Tokenizer.from_file(str(place)))
-    return TokenTexts(None)
+            return TokenTexts.from_file(place)
+    return TokenTexts()
 
 
-def _is_by_bytes(tokenizer: "Tokenizer") -> bool:
-    decoder: Any = json.loads(tokenizer.to_str()).get("decoder") or {}
+def _is_by_bytes(tokenizer: Mapping[str, Any]) -> bool:
+    decoder: Any = tokenizer.get("decoder") or {}
     kinds = {decoder.get("type"), *(one.get("type") for one in decoder.get("decoders") or ())}
     return "ByteLevel" in kinds
 

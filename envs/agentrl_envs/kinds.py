@@ -4,6 +4,7 @@ from dataclasses import asdict
 from pathlib import Path, PurePath
 
 from agentrl.registry import EnvKind, register_kind
+from agentrl.runtime.extras import is_installed
 from agentrl.runtime.imports import import_object
 
 DATA_SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".json", ".csv")
@@ -32,7 +33,7 @@ KINDS = (
         description="an environment of Gymnasium's, told in words: Name-v0, module:Name-v0 or "
         "module:Class; python=... for one of another venv",
         needs=("agentrl_envs.needs:missing_interpreter",),
-        recogniser="agentrl.gym.text_env:is_gymnasium",
+        recogniser="agentrl_envs.kinds:is_gymnasium",
     ),
     EnvKind(
         name="harbor",
@@ -80,6 +81,18 @@ def register_kinds() -> None:
     """Register every kind of the table."""
     for kind in KINDS:
         register_kind(**asdict(kind))
+
+
+def is_gymnasium(what: str) -> bool:
+    """Return whether this is an id of Gymnasium's, or `module:Class` of an environment of its."""
+    if not is_installed("gymnasium"):
+        return False
+    import gymnasium
+
+    if ":" not in what:
+        return what in gymnasium.registry and "/" not in what
+    target = import_object(what) if what.count(":") == 1 and "/" not in what else None
+    return isinstance(target, type) and issubclass(target, gymnasium.Env)
 
 
 def is_url(what: str) -> bool:

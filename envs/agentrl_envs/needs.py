@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agentrl.errors import ConfigError
-from agentrl.runtime.distribution import install_command
-from agentrl.runtime.machine import is_installed
+from agentrl.runtime.extras import find_missing
 from agentrl_sandbox.needs import find_missing_image
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ def missing_problems(config: "RunConfig") -> Iterator[str]:
     """Yield that the generators of problems are missing, or what one of them needs."""
     from agentrl_envs.reasoning.optional_pycosat import PYCOSAT_MISSING, lacks_pycosat
 
-    yield from _missing_package(config, "reasoning_gym", extra="reasoning")
+    yield from find_missing(config.env.id, "reasoning_gym")
     families = config.env.kwargs.get("families", ())
     for family in [families] if isinstance(families, str) else families:
         if lacks_pycosat(family):
@@ -42,12 +41,12 @@ def missing_problems(config: "RunConfig") -> Iterator[str]:
 
 def missing_search(config: "RunConfig") -> Iterator[str]:
     """Yield that the index of search tools is missing."""
-    yield from _missing_package(config, "bm25s", extra="web")
+    yield from find_missing(config.env.id, "bm25s")
 
 
 def missing_pictures(config: "RunConfig") -> Iterator[str]:
     """Yield that what draws screens is missing."""
-    yield from _missing_package(config, "PIL", extra="vision")
+    yield from find_missing(config.env.id, "PIL")
 
 
 def missing_interpreter(config: "RunConfig") -> Iterator[str]:
@@ -61,9 +60,7 @@ def missing_interpreter(config: "RunConfig") -> Iterator[str]:
 
 
 def missing_gateway(config: "RunConfig") -> Iterator[str]:
-    """Yield that the gateway, or the agent program that asks it, is missing."""
-    for module in ("starlette", "uvicorn"):
-        yield from _missing_package(config, module, extra="gateway")
+    """Yield that the agent program that asks the gateway is missing."""
     command = config.env.kwargs.get("command")
     if isinstance(command, list) and command and shutil.which(str(command[0])) is None:
         yield (
@@ -87,12 +84,12 @@ def _find_listen_fault(settings: Mapping[str, Any]) -> Iterator[str]:
 
 def missing_pages(config: "RunConfig") -> Iterator[str]:
     """Yield that the pages of MiniWoB++ are missing."""
-    yield from _missing_package(config, "miniwob", extra="web")
+    yield from find_missing(config.env.id, "miniwob")
 
 
 def missing_site_server(config: "RunConfig") -> Iterator[str]:
-    """Yield that what our own sites are served with is missing."""
-    yield from _missing_package(config, "starlette", extra="web")
+    """Yield that what the pages of our own sites are made with is missing."""
+    yield from find_missing(config.env.id, "jinja2")
 
 
 def missing_browser(config: "RunConfig") -> Iterator[str]:
@@ -100,7 +97,7 @@ def missing_browser(config: "RunConfig") -> Iterator[str]:
     from agentrl_envs.web.browser.chromium import find
     from agentrl_envs.web.browser.launch import WAY_OUT
 
-    yield from _missing_package(config, "playwright", extra="web")
+    yield from find_missing(config.env.id, "playwright")
     settings = _settings(config, "browser")
     try:
         find(settings.get("executable", ""))
@@ -117,7 +114,7 @@ def missing_desktop(config: "RunConfig") -> Iterator[str]:
     from agentrl_envs.gui.desktop.settings import DesktopSettings
     from agentrl_sandbox.recipe import RECIPES
 
-    yield from _missing_package(config, "PIL", extra="gui")
+    yield from find_missing(config.env.id, "PIL")
     settings = _settings(config, "desktop")
     if settings.get("backend") == "docker":
         image = str(settings.get("image", DesktopSettings.image))
@@ -175,9 +172,3 @@ def _commands(settings: Mapping[str, Any]) -> list[str]:
 def _settings(config: "RunConfig", name: str) -> Mapping[str, Any]:
     section = config.env.kwargs.get(name)
     return section if isinstance(section, dict) else {}
-
-
-def _missing_package(config: "RunConfig", module: str, *, extra: str) -> Iterator[str]:
-    if not is_installed(module):
-        install = install_command(extra)
-        yield f"{config.env.id} needs {module}, which is not installed: {install}"

@@ -130,6 +130,7 @@ def test_the_constraints_hold_every_dependency(root: Path) -> None:
     """A dependency without a pin would float in the venv that the Makefile builds."""
     project = tomllib.loads((root / "pyproject.toml").read_text())
     asked = [*project["project"]["dependencies"]]
+    asked += project["project"]["optional-dependencies"]["train"]
     for group in ("dev", "reasoning"):
         asked += project["dependency-groups"][group]
     names = {distribution(requirement) for requirement in asked}

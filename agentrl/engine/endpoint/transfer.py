@@ -21,7 +21,7 @@ from agentrl.engine.endpoint.control import ServerControl, VllmControl
 from agentrl.engine.remote.shared_weights import SharedWeights, path_of, share_weights
 from agentrl.engine.weights import Weights
 from agentrl.errors import ConfigError
-from agentrl.runtime.distribution import install_command
+from agentrl.runtime.extras import install_command
 from agentrl.runtime.threads import finish_in_thread, run_in_thread
 from agentrl.weight_sync.adapters import find_adapters
 from agentrl.weight_sync.check import CheckedWeights

@@ -296,15 +296,9 @@ def check_request_fits(request: GenerateRequest) -> None:
 
 
 def build_transport(folder: Path) -> Any:
-    """Return httpx's transport over a server's socket. Raises `ConfigError` without httpx."""
-    try:
-        import httpx
-    except ImportError as error:
-        from agentrl.runtime.distribution import install_command
+    """Return httpx's transport over a server's socket."""
+    import httpx
 
-        raise ConfigError(
-            f"engine.kind vllm needs httpx ({error}); {install_command('endpoint')}"
-        ) from error
     return httpx.AsyncHTTPTransport(
         uds=str(_socket_of(folder)), limits=httpx.Limits(max_connections=None)
     )

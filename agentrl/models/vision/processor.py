@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from agentrl.errors import ConfigError, EnvError
 from agentrl.message import Image, ImageSpan
-from agentrl.runtime.distribution import install_command
+from agentrl.runtime.extras import check_installed
 from agentrl.runtime.image_decoding import decode_image, read_size
 from agentrl.runtime.threads import run_in_thread
 
@@ -184,7 +184,7 @@ class ImageProcessor:
 
 def new_processor(*, patch_size: int, max_pixels: int, token_id: int) -> ImageProcessor:
     """Return a processor for a model of our own; images are made to fit `max_pixels`."""
-    _check_pillow("policy.make.vision is set")
+    check_installed("policy.make.vision", "PIL")
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
     size = {"shortest_edge": (2 * patch_size) ** 2, "longest_edge": max_pixels}
@@ -193,22 +193,12 @@ def new_processor(*, patch_size: int, max_pixels: int, token_id: int) -> ImagePr
     return ImageProcessor(processor, token_id=token_id)
 
 
-def _check_pillow(why: str) -> None:
-    try:
-        import PIL.Image  # noqa: F401  # pyright: ignore[reportUnusedImport]
-    except ImportError as error:
-        raise ConfigError(
-            f"{why}, and reading images requires Pillow, which is not installed: "
-            f"{install_command('vision')}"
-        ) from error
-
-
 def load_processor(path: str | Path, *, token_id: int) -> ImageProcessor:
     """Return the image processor of a Hugging Face folder or hub name.
 
     Raises `ConfigError` if there is none, or none that can be read, and without Pillow.
     """
-    _check_pillow(f"policy.path={str(path)!r} is a vision-language model")
+    check_installed(f"policy.path={str(path)!r}, a vision-language model,", "PIL")
     from transformers import AutoImageProcessor
 
     kind: Any = AutoImageProcessor

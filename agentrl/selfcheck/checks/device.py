@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from agentrl.runtime.machine import is_installed, version_of, versions
+from agentrl.runtime.extras import is_installed
+from agentrl.runtime.machine import version_of, versions
 from agentrl.selfcheck.checks.machine_facts import (
     list_driver_facts,
     list_gpus,

@@ -8,7 +8,7 @@ from agentrl.config.learn import LearnSection
 from agentrl.engine.spec import EngineSpec
 from agentrl.learn.trainer import PolicyTrainer
 from agentrl.policy import Completion, GenerateRequest, PolicyEngine, ScoringEngine
-from agentrl.runtime.machine import is_installed
+from agentrl.runtime.extras import is_installed
 from agentrl.runtime.vllm_release import check_release
 from agentrl.selfcheck.checks.policies import (
     CONTEXT_TOKENS,

@@ -8,9 +8,7 @@ from agentrl.env import Action, say
 from agentrl.errors import ConfigError
 from agentrl.message import Message
 from agentrl.registry import make, spec
-from agentrl.runtime.distribution import install_command
 from agentrl.runtime.imports import import_callable
-from agentrl.runtime.machine import is_installed
 from agentrl.task import Task
 from agentrl.tool import LateTools, ToolSource
 from agentrl_envs.dataset.final_answers import exact_answer, reference_answers
@@ -153,8 +151,6 @@ def find_missing_parts(config: "RunConfig") -> Iterator[str]:
         name = one.get("name") if isinstance(one, Mapping) else one
         if name == "math":
             faults.append(find_missing_math())
-        if name == "judge" and not is_installed("httpx"):
-            faults.append(f"reward: judge needs httpx: {install_command('endpoint')}")
     if any(faults):
         yield from filter(None, faults)
         return

@@ -6,8 +6,7 @@ from typing import Any
 from agentrl.errors import ConfigError
 from agentrl.message import Message
 from agentrl.rewards import last_text
-from agentrl.runtime.distribution import install_command
-from agentrl.runtime.machine import is_installed
+from agentrl.runtime.extras import find_missing
 from agentrl.runtime.scope import shared
 from agentrl.task import Task
 from agentrl_envs.adapters.verdict_pool import VerdictPool
@@ -20,9 +19,7 @@ ANSWER_CHARACTERS = 2_000
 
 def find_missing_math() -> str:
     """Return the reason why no mathematics can be judged here, or an empty string."""
-    if is_installed(MODULE):
-        return ""
-    return f"reward: math needs math-verify, which is not installed: {install_command('data')}"
+    return next(find_missing("reward: math", MODULE), "")
 
 
 class MathReward:

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from agentrl.errors import ConfigError, EnvError, blame
-from agentrl.runtime.distribution import install_command
+from agentrl.runtime.extras import explain_missing, is_installed
 from agentrl.runtime.json_limits import JsonLimitError, JsonLimits, check_json, read_json
-from agentrl.runtime.machine import is_installed
 from agentrl_envs.kinds import DATA_SUFFIXES, is_data_file
 
 ROW_LIMITS = JsonLimits(text_bytes=2**26, values=1_000_000, digits=4_300, repeated_keys=False)
@@ -89,7 +88,7 @@ def find_missing_reader(path: str) -> str:
     if is_installed(module):
         return ""
     way = ", or save it as JSON lines, which needs nothing" if module == "pyarrow" else ""
-    return f"{path} is read with {module}, which is not installed: {install_command('data')}{way}"
+    return f"{explain_missing(f'reading {path}', module)}{way}"
 
 
 def _read_file(file: Path) -> Iterator[DataRow]:

@@ -8,7 +8,7 @@ import warnings
 from types import ModuleType
 from typing import Any
 
-from agentrl.runtime.machine import is_installed
+from agentrl.runtime.extras import is_installed
 
 PYCOSAT_FAMILIES = frozenset({"zebra_puzzles"})
 PYCOSAT_MISSING = (

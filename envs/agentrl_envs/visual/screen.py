@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from agentrl.errors import ConfigError
 from agentrl.message import Image
-from agentrl.runtime.distribution import install_command
+from agentrl.runtime.extras import check_installed
 
 COLOURS: Mapping[str, tuple[int, int, int]] = {
     "red": (214, 39, 40),
@@ -96,14 +95,10 @@ class ButtonScreen:
 
         Raises `ConfigError` without Pillow.
         """
-        try:
-            from PIL import Image as Pictures
-            from PIL import ImageDraw
-        except ImportError as error:
-            raise ConfigError(
-                "screens are drawn with Pillow, which is not installed: "
-                f"{install_command('vision')}"
-            ) from error
+        check_installed("drawing a screen", "PIL")
+        from PIL import Image as Pictures
+        from PIL import ImageDraw
+
         drawn = Pictures.new("RGB", (self.width, self.height), BACKGROUND)
         pen = ImageDraw.Draw(drawn)
         for button in self.buttons:

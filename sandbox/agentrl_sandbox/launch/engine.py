@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any, cast
 
 from agentrl.errors import ConfigError, SandboxError
-from agentrl.runtime.distribution import install_command
+from agentrl.runtime.extras import install_command
 from agentrl_sandbox.launch.container import EngineMachine
 from agentrl_sandbox.launch.exec_stream import ExecEnd, ExecReader, ExecRequest
 

@@ -25,7 +25,7 @@ def test_a_section_is_a_table_of_its_keys() -> None:
     assert lines[0] == "metrics"
     *_, heading, first, _, _ = map(str.split, lines)
     assert heading == ["key", "type", "default", "meaning"]
-    assert first[:5] == ["metrics.tensorboard", "true", "or", "false", "true"]
+    assert first[:5] == ["metrics.tensorboard", "true", "or", "false", "false"]
 
 
 def test_the_readme_has_the_common_keys(root: Path) -> None:

@@ -10,13 +10,21 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agentrl.authoring.tool_env import ToolEnv
 from agentrl.cli.app import main
 from agentrl.config.load import load_config
 from agentrl.errors import ConfigError
-from agentrl.evaluation import split_guard
-from agentrl.evaluation.split_guard import SplitOverlap, TaskPair, check_overlap, find_overlap
+from agentrl.evaluation.split_guard import (
+    Shingles,
+    SplitOverlap,
+    TaskPair,
+    check_overlap,
+    compare_shingles,
+    find_overlap,
+)
 from agentrl.message import Message
 from agentrl.registry import make
 from agentrl.rollout.task_sampler import heldout_tasks
@@ -108,12 +116,31 @@ def test_what_the_system_says_to_all_is_not_compared() -> None:
     assert not find_overlap(same[:4], same[4:]).near
 
 
-def test_min_hash_finds_what_counting_finds(monkeypatch: pytest.MonkeyPatch) -> None:
-    heldout = [*HELDOUT, *(changed(TRAIN[n], 15 + n, "house") for n in range(10))]
-    counted = find_overlap(TRAIN, heldout)
-    monkeypatch.setattr(split_guard, "EXACT_PAIRS", 0)
-    assert find_overlap(TRAIN, heldout) == counted
-    assert len(counted.near) == 10
+SETS = st.lists(st.frozensets(st.sampled_from("abcdefghij"), max_size=8), max_size=6)
+
+
+@given(SETS, SETS, st.sampled_from([0.1, 0.3, 0.55, 0.7, 0.8, 1.0]))
+def test_the_index_finds_every_similar_pair(
+    heldout: list[Shingles], train: list[Shingles], similarity: float
+) -> None:
+    """Every pair is compared here. Caught: one shingle too few looked up, one too many needed."""
+    pairs = {
+        (at, other): len(one & two) / len(one | two)
+        for at, one in enumerate(heldout)
+        for other, two in enumerate(train)
+        if one | two
+    }
+    found = compare_shingles(heldout, train, similarity)
+    assert {(at, other): ratio for at, others in found.items() for other, ratio in others} == {
+        pair: ratio for pair, ratio in pairs.items() if ratio >= similarity
+    }
+
+
+def test_an_error_of_floats_leaves_no_pair_out() -> None:
+    """0.55 of 100 is a little more than 55 in floats."""
+    words = [str(n) for n in range(100)]
+    found = compare_shingles([frozenset(words[:55])], [frozenset(words)], 0.55)
+    assert found == {0: [(0, 0.55)]}
 
 
 def sums(count: int, seed: int, *, digits: int = 2) -> list[Task]:

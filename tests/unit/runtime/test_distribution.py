@@ -14,7 +14,7 @@ import pytest
 import agentrl
 from agentrl.cli import app as application
 from agentrl.cli.init import make_project
-from agentrl.runtime.distribution import DISTRIBUTION, install_command
+from agentrl.runtime.distribution import DISTRIBUTION
 from agentrl.runtime.machine import versions
 from agentrl_sandbox.inside.container import OF_AGENTRL
 
@@ -26,7 +26,6 @@ OTHER_NAME = re.compile(r"agentrl\[|pip3? install (?:-\S+ )*[\"']?agentrl(?![-\w
 def test_one_name_is_installed(root: Path) -> None:
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["name"] == DISTRIBUTION
-    assert install_command("web") == f"pip install '{DISTRIBUTION}[web]'"
     folders = ("agentrl", "envs", "tools", "sandbox", "docs", "configs", "examples", ".ci")
     pages = [
         page
@@ -67,7 +66,7 @@ def test_a_session_sees_no_metadata_of_the_distribution() -> None:
 
 def test_a_project_depends_on_the_distribution(tmp_path: Path) -> None:
     written = (make_project("shop", tmp_path) / "pyproject.toml").read_text(encoding="utf-8")
-    assert tomllib.loads(written)["project"]["dependencies"] == [DISTRIBUTION]
+    assert tomllib.loads(written)["project"]["dependencies"] == [f"{DISTRIBUTION}[train]"]
 
 
 def test_the_version_is_told(

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, models
 from typer.testing import CliRunner
 
 from agentrl.cli.app import app
@@ -133,7 +134,7 @@ def test_nodes_that_were_never_told_of_leave_no_gap(tmp_path: Path) -> None:
         store.turn(first, tree, answer, turn)
         store.fork(first, tree, answer, sample=1, seed=1, strategy="copy")
     with StoreReader(tmp_path / "store") as reader:
-        story = GroupPageBuilder(vocabulary=TokenTexts(None)).story(reader.group(group), credit={})
+        story = GroupPageBuilder(vocabulary=TokenTexts()).story(reader.group(group), credit={})
     shown = [(node["parent"], node["ids"]) for node in story["nodes"]]
     assert shown == [(None, [1]), (0, [3]), (1, [4])]
     one, branch = story["trajectories"]
@@ -215,8 +216,9 @@ def test_known_shapes_of_keys_are_hidden(key: str) -> None:
     assert SecretRedaction({}).text(f"use {key}!") == f"use {HIDDEN}!"
 
 
-def test_a_secret_across_nodes_is_hidden_in_both() -> None:
-    vocabulary = TokenTexts(tokenizer())
+def test_a_secret_across_nodes_is_hidden_in_both(tmp_path: Path) -> None:
+    tokenizer().save(str(tmp_path / "tokenizer.json"))
+    vocabulary = TokenTexts.from_file(tmp_path / "tokenizer.json")
     ids = [tokenizer().encode(text).ids for text in ("say corr", "ect-horse-battery now")]
     tree = Tree(Task(prompt="q"))
     first = tree.add(Node(parent=None, source="prompt", token_ids=tuple(ids[0]), turn=0))
@@ -234,6 +236,28 @@ def test_tokens_have_the_texts_of_their_bytes(tmp_path: Path) -> None:
     assert [vocabulary.text(id) for id in ids] == ["a", " ", "b", "\n", "<e2>", "<82>", "<ac>"]
     assert vocabulary.text(99_999) == "<99999>"
     assert find_vocabulary(tmp_path / "nowhere", None).text(5) == "<5>"
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        models.WordLevel({"a": 1, "b": 0}, unk_token="a"),
+        models.BPE({"a": 1, "b": 0, "ab": 2}, [("a", "b")]),
+        models.Unigram([("<unk>", 0.0), ("\u2581a", -1.0), ("b", -2.0)], unk_id=0),
+        models.WordPiece({"[UNK]": 0, "a": 1, "##b": 2}, unk_token="[UNK]"),
+    ],
+)
+def test_a_vocabulary_is_that_of_its_tokenizer(model: models.Model, tmp_path: Path) -> None:
+    made = Tokenizer(model)
+    made.add_special_tokens(["<|end|>"])
+    made.save(str(tmp_path / "tokenizer.json"))
+    vocabulary = TokenTexts.from_file(tmp_path / "tokenizer.json")
+    known = [made.id_to_token(id) for id in range(6)]
+    assert sum(piece is not None for piece in known) >= 3
+    assert [vocabulary.text(id) for id in range(6)] == [
+        f"<{id}>" if piece is None else piece.replace("\u2581", " ")
+        for id, piece in enumerate(known)
+    ]
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from threading import Lock
 from typing import Any
 
-from agentrl.errors import ConfigError
-from agentrl.runtime.distribution import install_command
+from agentrl.runtime.extras import check_installed
 from agentrl_tools.search.corpus import CorpusDocument, SearchCorpus
 
 TITLE_WEIGHT = 3
@@ -65,10 +64,9 @@ def get_index(corpus: SearchCorpus) -> SearchIndex:
 
 
 def _import_bm25s() -> Any:
-    try:
-        import bm25s
-    except ImportError as error:
-        raise ConfigError(f"searching needs the package bm25s; {install_command('web')}") from error
+    check_installed("searching", "bm25s")
+    import bm25s
+
     # It reports every index it makes at the level of debugging, to a handler of its own.
     logging.getLogger("bm25s").setLevel(logging.WARNING)
     return bm25s

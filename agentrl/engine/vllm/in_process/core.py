@@ -16,7 +16,7 @@ from agentrl.engine.vllm.launch import CPU_CACHE_BYTES
 from agentrl.engine.weights import Weights, read_weights
 from agentrl.errors import ConfigError
 from agentrl.models.vision.processor import ImageProcessor, load_processor
-from agentrl.runtime.distribution import install_command
+from agentrl.runtime.extras import install_command
 from agentrl.runtime.vllm_release import check_release
 from agentrl.weight_sync.adapters import LoraAdapter, find_adapters
 

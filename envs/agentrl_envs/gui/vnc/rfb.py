@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from cryptography.hazmat.decrepit.ciphers.algorithms import TripleDES
 from cryptography.hazmat.primitives.ciphers import Cipher, modes
-from jaxtyping import UInt8
-from numpy import ndarray
+from numpy.typing import NDArray
 
 from agentrl_envs.gui.vnc.gestures import Event, KeyEvent, PointerEvent
 
@@ -26,7 +25,7 @@ _PIXELS = struct.Struct("!BBBBHHHBBB3x")
 _CUT_BYTES = 2**20
 _RAW = 0
 
-Frame = UInt8[ndarray, "height width 4"]
+Frame = NDArray[np.uint8]
 """A picture, its pixels as blue, green, red and nothing."""
 
 

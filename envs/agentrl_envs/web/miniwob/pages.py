@@ -16,7 +16,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from agentrl.errors import ConfigError
-from agentrl.runtime.distribution import install_command
+from agentrl.runtime.extras import install_command
 from agentrl_envs.web.episode_site import WebRequest, WebResponse
 
 ORIGIN: Final = "http://miniwob.test"

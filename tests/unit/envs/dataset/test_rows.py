@@ -141,7 +141,7 @@ def test_a_long_value_is_read_whole(tmp_path: Path) -> None:
 def test_a_reader_that_is_missing_is_named() -> None:
     assert find_missing_reader("tasks.jsonl") == ""
     assert "agentrl-gym[data]" in find_missing_reader("openai/gsm8k")
-    with pytest.raises(ConfigError, match="openai/gsm8k is read with datasets, which is not inst"):
+    with pytest.raises(ConfigError, match="reading openai/gsm8k needs datasets, which is not inst"):
         list(read_rows("openai/gsm8k"))
 
 
