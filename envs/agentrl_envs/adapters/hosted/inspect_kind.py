@@ -45,7 +45,7 @@ WATCHED = {"scoring": False, "asked": []}
 
 
 def warm_up():
-    """Evaluate a task that asks no model, and look for a model: what a process does for seconds once.
+    """Evaluate a task that asks no model, and look for a model.
 
     The first evaluation imports, and the first request to a model reads all that are known.
     """
