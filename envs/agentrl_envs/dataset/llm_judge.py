@@ -104,9 +104,9 @@ def parse_score(reply: str, scale: tuple[float, float]) -> float | None:
     without an end are none.
     """
     begin, end = _THOUGHTS
-    said = reply.rpartition(end)[2]
-    lines = [line for line in said.splitlines() if any(map(str.isalnum, line))]
-    if begin in said or not lines:
+    verdict = reply.rpartition(end)[2]
+    lines = [line for line in verdict.splitlines() if any(map(str.isalnum, line))]
+    if begin in verdict or not lines:
         return None
     scores = [*_SCORE.finditer(lines[-1])]
     if not scores:

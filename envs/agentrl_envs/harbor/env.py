@@ -415,7 +415,7 @@ class HarborEnv(BaseEnv):
         )
 
     async def _find_places(self, container: ProviderContainer, task: HarborTask) -> ProgramPlaces:
-        """Return where the programs of a task's image are found, which is asked once."""
+        """Return the folders of the programs of a task's image, read once."""
         if self._changed_programs == "allow" or task.config.verifier.separate:
             return ProgramPlaces()
         if (places := self._places.get(task.name)) is None:

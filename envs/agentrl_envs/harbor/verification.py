@@ -92,7 +92,7 @@ class HarborVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramPlaces:
-    """Where a container's programs are found."""
+    """Folders of a container's programs."""
 
     workdir: str = "/"
     """Its directory, in which the agent may replace them."""
@@ -287,12 +287,12 @@ async def wait_healthy(container: ProviderContainer, check: HealthcheckSection, 
 
 
 async def read_places(container: ProviderContainer, workdir: str) -> ProgramPlaces:
-    """Return where a container's programs are found, before an agent can change it."""
+    """Return the folders of a container's programs, before an agent can change them."""
     argv = ["bash", "-c", _PLACES]
     output = await container.exec(argv, timeout_s=_PREPARE_S, cwd=workdir, user="0")
-    own, *folders = output.stdout.decode(errors="replace").splitlines() or ["/"]
-    found = dict.fromkeys(f for f in folders if f.startswith("/") and f != "/")
-    return ProgramPlaces(workdir=own, search_path=tuple(found))
+    directory, *folders = output.stdout.decode(errors="replace").splitlines() or ["/"]
+    search_path = dict.fromkeys(f for f in folders if f.startswith("/") and f != "/")
+    return ProgramPlaces(workdir=directory, search_path=tuple(search_path))
 
 
 async def _find_hiding(
