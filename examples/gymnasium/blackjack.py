@@ -24,7 +24,7 @@ def tell(seen):
 
 
 def move(text):
-    """Read an action; whatever is not `hit` stands, or a policy saves its stake by saying nothing."""
+    """Read an action; what is not `hit` stands, or a policy saves its stake by saying nothing."""
     return int(text.strip().lower() == "hit")
 
 
