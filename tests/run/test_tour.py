@@ -1,7 +1,4 @@
-"""`examples/tour.ipynb`: its cells run from top to bottom, and it is stored without outputs.
-
-Mutants seen caught: a name misspelt in a cell, a tool that forgets the delivery, a stored output.
-"""
+"""`examples/tour.ipynb`: its cells run from top to bottom, and it is stored without outputs."""
 
 import ast
 import asyncio
