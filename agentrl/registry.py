@@ -228,10 +228,11 @@ def make(id: str, /, **kwargs: Any) -> Env:
     """
     env_spec, entry_point = _resolve(id)
     name, _, what = id.partition(":")
-    if what and (kind := _registry.find_kind(name)) is not None and kind.keyword in kwargs:
+    kind = _registry.find_kind(name) if what else None
+    if kind is not None and (other := kwargs.get(kind.keyword, what)) != what:
         raise ConfigError(
             f"{id} says that {kind.keyword} is {what!r}, and the setting {kind.keyword} is "
-            f"{kwargs[kind.keyword]!r:.80}; leave out the setting, or name the environment {name}"
+            f"{other!r:.80}; leave out the setting, or name the environment {name}"
         )
     maker = import_callable(entry_point) if isinstance(entry_point, str) else entry_point
     settings = {**env_spec.kwargs, **kwargs}

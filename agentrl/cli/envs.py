@@ -74,7 +74,7 @@ def is_wanted(spec: "EnvSpec", name: str, search: str) -> bool:
 
 
 def describe(spec: "EnvSpec") -> str:
-    """Return what is known about an environment, a line each."""
+    """Return the facts about an environment, a line each."""
     facts = {
         "id": spec.id,
         "what it is": spec.description,

@@ -107,7 +107,7 @@ def find_env_id(what: str, kind: str | None, kinds: "Mapping[str, EnvKind]") -> 
 
 
 def to_json(id: str, preview: "EnvPreview") -> dict[str, Any]:
-    """Return what was found out about an environment as plain values."""
+    """Return the findings about an environment as plain values."""
     return {
         "id": id,
         "tasks": dict(preview.task_counts),
