@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from random import Random
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from agentrl.env import (
     Action,
@@ -49,10 +49,11 @@ class NudgedEnv(EnvWrapper):
             bare: Probability that a trajectory of a train task gets no strategy.
             wording: Text at the end of the prompt, with `{strategy}` in it.
         """
-        texts: Sequence[object] = strategies
-        if not texts or not all(isinstance(one, str) and one for one in texts):
+        texts = cast("Sequence[object]", strategies)
+        are_texts = all(isinstance(one, str) and one for one in texts)
+        if isinstance(strategies, str) or not texts or not are_texts:
             raise ConfigError(
-                f"strategies is {list(strategies)!r}, but it is a list of texts, at least one; two "
+                f"strategies is {strategies!r}, but it is a list of texts, at least one; two "
                 "are usual"
             )
         if not 0 <= bare <= 1:
