@@ -51,7 +51,7 @@ def test_a_missing_module_is_told_with_its_extra(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(ConfigError, match="needs wandb, which is not installed"):
         check_installed("it", "numpy", "wandb")
     with pytest.raises(ConfigError, match=r"my:id needs torch, .*\[train\]'"):
-        import_named("torch.nn", "my:id")
+        import_named("torch.not_imported_before", "my:id")
     assert missing_module(ModuleNotFoundError("", name="torch.nn")) == "torch"
     assert missing_module(ModuleNotFoundError("", name="my_module")) is None
 

@@ -20,7 +20,7 @@ from agentrl.simulate.provision import (
     plan_capacity,
     units,
 )
-from agentrl.simulate.study import StudySetting
+from agentrl.simulate.study import StudyResult, StudySetting
 from agentrl.simulate.synthetic import agentic
 
 WORKED = TrainerPace(batch=512, train_s=60.0, spread_s=90.0, trajectory_s=60.0, publish_every=2)
@@ -108,9 +108,10 @@ def test_the_advice_of_a_setting() -> None:
 
 
 def test_the_command_gives_the_advice(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nothing(_: StudySetting) -> None: ...
+    def nothing(_: StudySetting) -> list[StudyResult]:
+        return []
 
-    monkeypatch.setattr("agentrl.cli.simulate._recommend", nothing)
+    monkeypatch.setattr("agentrl.cli.simulate._search", nothing)
     command = ["simulate", "lognormal", "--steps", "2"]
     ran = CliRunner().invoke(app, command)
     assert ran.exit_code == 0, ran.output
