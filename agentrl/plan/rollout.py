@@ -46,6 +46,8 @@ class RolloutCost:
     """Requests of the longest context that the cache has room for."""
     held_bytes: int
     """All it takes of a device."""
+    asleep_bytes: int
+    """What it keeps of that while the trainer computes: less with `engine.vllm.sleep_level`."""
     loading_bytes: int
     """More than that while new weights come: the local engine arranges them beside the old ones."""
     step_s: float
@@ -144,6 +146,11 @@ def engine_bytes(config: RunConfig, shard: EngineShard, device: DeviceSpec) -> t
     return held_bytes - weight_bytes - WORKSPACE_BYTES, held_bytes
 
 
+def sleeps(config: RunConfig) -> bool:
+    """Return whether engines give up weights and cache while the trainer computes."""
+    return config.engine.kind == "vllm" and config.engine.vllm.sleep_level > 0
+
+
 def plan_rollout(
     config: RunConfig, shape: ModelShape, device: DeviceSpec, *, context_tokens: float
 ) -> RolloutCost:
@@ -175,6 +182,7 @@ def plan_rollout(
         slots=slots,
         room_slots=parallelism.data * max(0, cache_bytes // (kv_bytes * engine.context_tokens)),
         held_bytes=held_bytes,
+        asleep_bytes=WORKSPACE_BYTES if sleeps(config) else held_bytes,
         loading_bytes=shard.parameters * BYTES[dtype] if engine.kind == "local" else 0,
         step_s=step_s(slots),
         first_step_s=step_s(1),

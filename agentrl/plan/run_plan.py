@@ -19,7 +19,7 @@ from agentrl.models.context_length import find_context_fault, find_context_limit
 from agentrl.plan.engine_parallel import check_parallelism, list_tensor_sizes, read_parallelism
 from agentrl.plan.machine import THIS, DeviceSpec, MachineSpec
 from agentrl.plan.model_shape import BYTES, ModelShape
-from agentrl.plan.rollout import COLLECTIVE_S, RolloutCost, plan_rollout
+from agentrl.plan.rollout import COLLECTIVE_S, RolloutCost, plan_rollout, sleeps
 from agentrl.plan.schedule import ModeForecast, fit_trace, forecast_modes, mean_tokens
 from agentrl.plan.training import (
     TrainingCost,
@@ -393,10 +393,11 @@ def find_faults(
 def peak_beside_engines(
     training: TrainingCost, rollout: RolloutCost, *, ranks: int = 1, engines: int = 1
 ) -> int:
-    """Return the most bytes of ranks and engines in one memory: while training, or while new
-    weights are loaded, after activations are freed."""
-    loading_bytes = training.held_bytes * ranks + rollout.loading_bytes * engines
-    return rollout.held_bytes * engines + max(training.peak_bytes * ranks, loading_bytes)
+    """Return the most bytes of ranks and engines in one memory: while training, where engines may
+    sleep, or while new weights are loaded, after activations are freed."""
+    training_bytes = training.peak_bytes * ranks + rollout.asleep_bytes * engines
+    loaded_bytes = (rollout.held_bytes + rollout.loading_bytes) * engines
+    return max(training_bytes, training.held_bytes * ranks + loaded_bytes)
 
 
 def change_config(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
@@ -457,6 +458,8 @@ def _candidates(
         yield "learn.micro_batch_tokens", config.engine.context_tokens
     if config.engine.kind == "local" and config.engine.slots > 8:
         yield "engine.slots", 8
+    if could_sleep(config, machine):
+        yield "engine.vllm.sleep_level", 1
     count = learn.devices.count
     while device.name != THIS and count * 2 <= machine.count:
         count *= 2
@@ -468,6 +471,19 @@ def _candidates(
         yield "learn.offload", True
     if learn.lora is None:
         yield "learn.lora", {"rank": 16}
+
+
+def could_sleep(config: RunConfig, machine: MachineSpec) -> bool:
+    """Return whether servers beside ranks could give up their memory while those compute."""
+    engine = config.engine
+    return (
+        engine.is_server
+        and not sleeps(config)
+        and config.rollout.mode != "async"
+        and engine.vllm.adapters == "merged"
+        and machine.device.name != THIS
+        and place_engines(config, machine).beside_ranks > 0
+    )
 
 
 def list_context_sizes(learn: LearnSection, shape: ModelShape, *, ranks: int) -> list[int]:
@@ -524,7 +540,8 @@ def _fraction_beside(
         return None
     room = USABLE
     if place_engines(config, machine).beside_ranks:
-        room -= training.peak_bytes / machine.device.memory_bytes
+        beside = training.held_bytes if sleeps(config) else training.peak_bytes
+        room -= beside / machine.device.memory_bytes
     fraction = int(room * 100) / 100
     return fraction if 0 < fraction < 1 else None
 

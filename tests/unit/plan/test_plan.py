@@ -40,6 +40,8 @@ from agentrl.plan.run_plan import (
     change_config,
     check_context,
     check_expert_updates,
+    could_sleep,
+    find_faults,
     longest_sequences,
     peak_beside_engines,
     place_engines,
@@ -645,6 +647,57 @@ def test_lines_that_make_a_run_fit_do_make_it_fit() -> None:
     assert changes is not None
     assert next(iter(changes)) == "policy.dtype"
     assert plan(change_config(config, changes), "1xRTX4090").faults == ()
+
+
+def test_a_server_beside_a_rank_could_sleep() -> None:
+    """While it sleeps the trainer has its room, and while it samples activations are freed.
+
+    Mutants seen caught: a server that sleeps holds all; one that is awake holds 1 GiB while the
+    trainer computes.
+    """
+    vllm = {"kind": "vllm", "context_tokens": 256, "vllm": {"cache_bytes": 20 * GIB}}
+    config = small(engine=vllm)
+    machine = find_machine("1xRTX4090")
+    training = replace(planned(config), activation_bytes=2 * GIB)
+    awake, asleep = (
+        plan_rollout(
+            change_config(config, {"engine.vllm.sleep_level": level}),
+            find_shape(config),
+            machine.device,
+            context_tokens=100.0,
+        )
+        for level in (0, 1)
+    )
+    assert awake.asleep_bytes == awake.held_bytes == asleep.held_bytes
+    assert asleep.asleep_bytes == GIB
+    together = awake.held_bytes + training.peak_bytes
+    assert peak_beside_engines(training, awake) == together
+    assert peak_beside_engines(training, asleep) == awake.held_bytes + training.held_bytes
+    hungry = replace(training, activation_bytes=22 * GIB)
+    assert peak_beside_engines(hungry, asleep) == GIB + hungry.peak_bytes
+    faults = find_faults(config, training, awake, machine)
+    assert [fault.name for fault in faults] == ["a trainer rank with the engine beside it"]
+    assert list(find_faults(config, training, asleep, machine)) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, True),
+        ({"rollout.mode": "partial"}, True),
+        ({"rollout.mode": "async"}, False),
+        ({"engine.vllm.sleep_level": 1}, False),
+        ({"engine.vllm.adapters": "native", "learn.lora": {"rank": 4}}, False),
+        ({"engine": {"kind": "local", "context_tokens": 256}}, False),
+    ],
+    ids=["sync", "partial", "async", "sleeps", "native adapters", "local"],
+)
+def test_a_server_could_sleep_where_it_takes_turns_with_a_rank(
+    changes: dict[str, Any], expected: bool
+) -> None:
+    config = change_config(small(engine={"kind": "vllm", "context_tokens": 256}), changes)
+    assert could_sleep(config, find_machine("1xRTX4090")) is expected
+    assert not could_sleep(config, find_machine("2xRTX4090"))
 
 
 def test_engines_that_would_share_a_device_are_fewer() -> None:
