@@ -19,7 +19,8 @@ from agentrl.tool import ToolContext, given_schema, model_parameters
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-_CHOICES = re.compile(r"\(choices:\s*(\[.*\])\)\s*$", re.IGNORECASE)
+_CHOICES = re.compile(r"\(choices:\s*(?=\[)", re.IGNORECASE)
+"""Beginning of what may end a description."""
 
 
 @dataclass(frozen=True)
@@ -129,14 +130,16 @@ def _build_json_schema(signature: ToolSignature) -> ToolSchema:
 def _parameter_schema(parameter: inspect.Parameter, description: str) -> dict[str, Any]:
     """Return the schema of a parameter; `(choices: [...])` ends a description with its values."""
     schema = type_schema(parameter.annotation)
-    if choices := _CHOICES.search(description):
+    text = description.rstrip()
+    if text.endswith("])") and (choices := _CHOICES.search(text)) is not None:
+        values = text[choices.end() : -1]
         try:
-            schema["enum"] = json.loads(choices[1])
+            schema["enum"] = json.loads(values)
         except ValueError as error:
             raise UnsupportedTypeError(
-                f"{parameter.name} has the choices {choices[1]}, which are no JSON list ({error})."
+                f"{parameter.name} has the choices {values}, which are no JSON list ({error})."
             ) from error
-        description = description[: choices.start()].strip()
+        description = text[: choices.start()].strip()
     return {**schema, "description": description}
 
 
