@@ -47,7 +47,7 @@ class RolloutCost:
     held_bytes: int
     """All it takes of a device."""
     asleep_bytes: int
-    """What it keeps of that while the trainer computes: less with `engine.vllm.sleep_level`."""
+    """Bytes it keeps of that while the trainer computes: fewer with `engine.vllm.sleep_level`."""
     loading_bytes: int
     """More than that while new weights come: the local engine arranges them beside the old ones."""
     step_s: float
