@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 STYLES: Mapping[str, int] = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33}
 """Parameters of the escape sequences that begin a style."""
+ESCAPED = "backslashreplace"
+"""Half a surrogate pair, which a model can say, becomes an escape, in JSON the right one."""
 GAP = "  "
 """Space between the columns of a plain table."""
 
@@ -75,7 +77,7 @@ def _lasting(stream: TextIO) -> TextIO:
     return LastingStream(
         stream.buffer,
         encoding=stream.encoding,
-        errors=stream.errors,
+        errors=ESCAPED,
         line_buffering=stream.line_buffering,
     )
 
@@ -150,7 +152,9 @@ def reserve_stdout() -> Generator[None]:
     except (OSError, ValueError):  # what a test has put there
         number = None
     copy_number = None if number is None else os.dup(number)
-    json_file = stdout if copy_number is None else open(copy_number, "w", encoding="utf-8")  # noqa: SIM115
+    json_file = stdout
+    if copy_number is not None:
+        json_file = open(copy_number, "w", encoding="utf-8", errors=ESCAPED)  # noqa: SIM115
     _json_file = json_file
     if number is not None:
         os.dup2(sys.stderr.fileno(), number)

@@ -15,6 +15,7 @@ import pytest
 from agentrl.cli.console import (
     OutputStream,
     format_lines,
+    keep_streams_open,
     reserve_stdout,
     show_json,
     show_table,
@@ -83,3 +84,25 @@ def test_stdout_is_given_back_after_an_error() -> None:
     with pytest.raises(KeyError), reserve_stdout():
         raise KeyError
     assert sys.stdout is before
+
+
+@pytest.mark.parametrize("reserved", [False, True], ids=["text", "json"])
+def test_half_a_surrogate_pair_is_an_escape(
+    reserved: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutants seen caught: the stream is strict, and so is the file of the JSON."""
+    written = tmp_path / "stdout"
+    with (
+        written.open("w", encoding="utf-8") as stdout,
+        (tmp_path / "stderr").open("w", encoding="utf-8") as stderr,
+    ):
+        monkeypatch.setattr("sys.stdout", stdout)
+        monkeypatch.setattr("sys.stderr", stderr)
+        keep_streams_open()
+        if reserved:
+            with reserve_stdout():
+                show_json("é \ud800")
+        else:
+            show_text("é \ud800")
+        sys.stdout.flush()
+    assert written.read_text(encoding="utf-8") == ('"é \\ud800"\n' if reserved else "é \\ud800\n")
