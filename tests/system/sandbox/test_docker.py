@@ -702,7 +702,7 @@ def test_a_command_that_cannot_be_imported_is_left_out_aloud(
     def broken(group: str) -> list[EntryPoint]:
         return [EntryPoint("broken", "agentrl_nothing:x", group)]
 
-    monkeypatch.setattr(app, "entry_points", broken)
+    monkeypatch.setattr("importlib.metadata.entry_points", broken)
     app.add_commands()
     assert (
         "the command 'broken' is not available: No module named 'agentrl_nothing'"
