@@ -10,7 +10,8 @@
     5     groups of trajectories                rollout/scheduler/ (when they run),
                                                 rollout/runner.py (how one is played)
     6     samples, laid out for the model       learn/sample.py, micro_batch.py, layouts/
-    7     credit per token                      learn/advantage.py, and a method of advantages/
+    7     credit per token                      learn/group_reward.py and shaping.py (rewards),
+                                                learn/advantage.py, and a method of advantages/
     8     loss, gradient, weights, version+1    learn/trainer.py; contracts in loss.py, proximal.py,
                                                 correction.py, each with a package of methods
     9     weights into the engine               `TrainingLoop._step` below, with weight_sync/
