@@ -19,6 +19,7 @@ import contextlib
 import importlib.util
 import io
 import json
+import os
 import re
 import shlex
 import shutil
@@ -347,6 +348,8 @@ def reader(
         (tmp_path / MODEL).symlink_to(request.getfixturevalue("run_folder") / "policy")
     if "pyarrow" in needed_parts(page):
         monkeypatch.syspath_prepend(BENCH / "pyarrow")
+    if "agents" in needed_parts(page):
+        monkeypatch.setenv("PATH", f"{BENCH / 'agents' / 'bin'}:{os.environ['PATH']}")
     if any(re.search(rf"runs/({'|'.join(RUNS)})\b", block.text) for block in PAGES[page]):
         for name in RUNS:
             shutil.copytree(request.getfixturevalue("run_folder"), tmp_path / "runs" / name)
