@@ -18,15 +18,21 @@ from agentrl.errors import ConfigError
 from agentrl.runtime.atomic_files import write_text
 
 
-def load_config(path: Path | str, overrides: Overrides = ()) -> RunConfig:
-    """Return the config in a YAML file with overrides laid over it.
+def load_config(source: RunConfig | Path | str, overrides: Overrides = ()) -> RunConfig:
+    """Return the config in a YAML file, or a loaded one, with overrides laid over it.
 
-    `path` may be the name of a config that comes with agentrl, such as `quickstart`. A file may
+    `source` may be the name of a config that comes with agentrl, such as `quickstart`. A file may
     name another one with `base: other.yaml`, relative to itself, which is laid under
     it. Raises one `ConfigError` that lists every problem of the file with its line.
     """
-    path = find_config_file(Path(path))
-    return parse_config(apply(_read_with_base(path, ()), overrides, RunConfig), str(path))
+    if isinstance(source, RunConfig):
+        if not overrides:
+            return source
+        document, name = ConfigDocument(plain(source)), "the config"
+    else:
+        path = find_config_file(Path(source))
+        document, name = _read_with_base(path, ()), str(path)
+    return parse_config(apply(document, overrides, RunConfig), name)
 
 
 def parse_config(document: ConfigDocument, source: str) -> RunConfig:

@@ -51,8 +51,7 @@ def evaluate(
 
     Args:
         config: A YAML file, or a config that was loaded already.
-        overrides: Values by dotted key, laid over the file. They are not looked at where the config
-            was loaded already.
+        overrides: Values by dotted key, laid over the config.
         checkpoint: Folder of a policy or of a checkpoint.
         progress: Object that is told of phases and tasks; None shows nothing.
         out: Folder in which every trajectory is kept as it ends.
@@ -74,8 +73,7 @@ def evaluate(
         raise ConfigError(
             "resume (--resume) resumes the evaluation in out (--out), which is not set; set it"
         )
-    if not isinstance(config, RunConfig):
-        config = load_config(config, overrides or {})
+    config = load_config(config, overrides or {})
     if player is not None:
         if endpoint is not None or checkpoint is not None or out is not None:
             raise ConfigError(

@@ -128,8 +128,7 @@ def train(
     Args:
         config: A YAML file, or a config that was loaded already; docs/configuration.md has every
             key.
-        overrides: Values by dotted key, laid over the file, such as `{"run.steps": 200}`. They are
-            not looked at where the config was loaded already.
+        overrides: Values by dotted key, laid over the config, such as `{"run.steps": 200}`.
         progress: Object that is told of phases and steps; None shows nothing.
         resume: Go on from the newest checkpoint in the run's folder, with every turn that was
             played since.
@@ -151,8 +150,7 @@ def train(
         raise ConfigError(
             "cut_damaged (--cut-damaged) repairs the store of a run that is resumed; add --resume"
         )
-    if not isinstance(config, RunConfig):
-        config = load_config(config, overrides or {})
+    config = load_config(config, overrides or {})
     progress = progress or SilentProgress()
     check_training(config, progress.say)
     make_env = build.build_env_factory(config)

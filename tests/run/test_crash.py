@@ -1,4 +1,4 @@
-"""A real run, killed with `kill -9` at 30 points and resumed after each.
+"""A real run, killed with `kill -9` at 18 points and resumed after each.
 
 A tiny model, the code environment, its Python tool in real bubblewrap sandboxes, all three modes.
 The kills fall at seeded moments, right after the log has grown, and while a checkpoint is written;

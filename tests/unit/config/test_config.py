@@ -56,6 +56,16 @@ def test_overrides_are_text_or_a_mapping_and_the_last_one_wins(tmp_path: Path) -
     assert load_config(path, {"run.folder": tmp_path}).run.folder == tmp_path
 
 
+def test_overrides_are_laid_over_a_loaded_config(tmp_path: Path) -> None:
+    file = write(tmp_path, MINIMAL)
+    loaded = load_config(file)
+    changes = ["run.steps=3", "learn.advantage.name=gae", "learn.critic={}"]
+    assert load_config(loaded, changes) == load_config(file, changes)
+    assert load_config(loaded) is loaded
+    with pytest.raises(ConfigError, match="run.steps\\?"):
+        load_config(loaded, ["run.stepz=3"])
+
+
 def test_an_override_opens_a_section_and_null_closes_it(tmp_path: Path) -> None:
     path = write(tmp_path, MINIMAL)
     opened = load_config(path, ["warmstart.steps=7"])
