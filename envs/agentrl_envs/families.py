@@ -1,11 +1,13 @@
-"""The names of task families, readable without importing what makes the tasks.
+"""The names of task families, and their tasks in turn.
 
-Listing the registered environments must stay quick, and reasoning-gym takes most of a second to
+Nothing here imports a module that makes tasks: listing the registered environments must stay quick, and reasoning-gym takes most of a second to
 import. Tests hold these lists equal to reasoning-gym's own registry and to our own families.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
+
+from agentrl.task import Task
 
 _NAMES = """
 ab acre advanced_geometry aiw arc_1d arc_agi base_conversion basic_arithmetic bf binary_alternation
@@ -89,3 +91,14 @@ all the same, because a problem's own text decides its split.
 def camel(family: str) -> str:
     """Return a family's name as it stands in an environment id: `chain_sum` is `ChainSum`."""
     return "".join(part.capitalize() for part in family.replace("-", "_").split("_"))
+
+
+def interleave(streams: Sequence[Iterator[Task]]) -> Iterator[Task]:
+    """Yield a task of each stream in turn; a stream that has ended drops out."""
+    while streams:
+        going_on = list[Iterator[Task]]()
+        for stream in streams:
+            if (task := next(stream, None)) is not None:
+                going_on.append(stream)
+                yield task
+        streams = going_on

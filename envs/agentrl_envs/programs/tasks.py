@@ -12,6 +12,7 @@ from agentrl.errors import ConfigError
 from agentrl.grading import CallTest
 from agentrl.runtime.seeds import derive
 from agentrl.task import Split, Task, split_of
+from agentrl_envs.families import interleave
 from agentrl_envs.programs.family import Arguments, Params, ProgramFamily
 from agentrl_envs.templates import SEEDS
 
@@ -50,7 +51,7 @@ def tasks_of(
     streams = [
         _stream(family, split, seed, level, hidden_tests, heldout_fraction) for family in families
     ]
-    return islice(_take_turns(streams), size)
+    return islice(interleave(streams), size)
 
 
 def hidden_of(task: Task) -> tuple[CallTest, ...]:
@@ -59,16 +60,6 @@ def hidden_of(task: Task) -> tuple[CallTest, ...]:
         CallTest(id=test["id"], arguments=tuple(test["arguments"]), wanted=test["wanted"])
         for test in task.answer
     )
-
-
-def _take_turns(streams: list[Iterator[Task]]) -> Iterator[Task]:
-    while streams:
-        going_on = list[Iterator[Task]]()
-        for stream in streams:
-            if (task := next(stream, None)) is not None:
-                going_on.append(stream)
-                yield task
-        streams = going_on
 
 
 def _stream(

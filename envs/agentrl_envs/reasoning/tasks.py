@@ -8,6 +8,7 @@ from itertools import islice
 from agentrl.errors import ConfigError
 from agentrl.runtime.seeds import derive
 from agentrl.task import Split, Task, split_of
+from agentrl_envs.families import interleave
 from agentrl_envs.reasoning.family import Entry, ReasoningFamily
 from agentrl_envs.reasoning.record import from_json, to_json
 
@@ -36,22 +37,12 @@ def tasks_of(
         _stream_tasks(family, split, seed, heldout_fraction=heldout_fraction)
         for family in families.values()
     ]
-    return islice(_take_turns(streams), size)
+    return islice(interleave(streams), size)
 
 
 def entry_of(task: Task) -> Entry:
     """Return reasoning-gym's entry of a task, built afresh."""
     return {"question": task.prompt, "answer": task.answer, **from_json(task.data["entry"])}
-
-
-def _take_turns(streams: list[Iterator[Task]]) -> Iterator[Task]:
-    while streams:
-        going_on = list[Iterator[Task]]()
-        for stream in streams:
-            if (task := next(stream, None)) is not None:
-                going_on.append(stream)
-                yield task
-        streams = going_on
 
 
 def _stream_tasks(
