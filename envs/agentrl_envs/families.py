@@ -1,7 +1,8 @@
 """The names of task families, and their tasks in turn.
 
-Nothing here imports a module that makes tasks: listing the registered environments must stay quick, and reasoning-gym takes most of a second to
-import. Tests hold these lists equal to reasoning-gym's own registry and to our own families.
+Nothing here imports a module that makes tasks: listing the registered environments must stay
+quick, and reasoning-gym takes most of a second to import. Tests hold these lists equal to
+reasoning-gym's own registry and to our own families.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
