@@ -9,7 +9,7 @@ from agentrl.message import Message
 from agentrl.task import Task
 from agentrl_envs.code.recipes import code_for
 from agentrl_envs.reasoning.env import VerifiedEnv, format_answer, task_stream
-from agentrl_envs.reasoning.mixture import Difficulty, Families, mixture
+from agentrl_envs.reasoning.mixture import Difficulty, Families, mixture, names_of
 from agentrl_tools.python import Python
 
 SYSTEM = (
@@ -32,6 +32,7 @@ class CodeEnv(VerifiedEnv):
         difficulty: Difficulty = None,
         size: int | None = None,
         heldout_fraction: float = 0.1,
+        heldout_families: Families = (),
         partial_credit: bool = True,
         system: str = SYSTEM,
         tool_timeout_s: float = 30.0,
@@ -44,6 +45,7 @@ class CodeEnv(VerifiedEnv):
             difficulty: As there.
             size: As there.
             heldout_fraction: As there.
+            heldout_families: As there.
             partial_credit: As there.
             system: The system message; empty for none.
             tool_timeout_s: Deadline of one call of the tool.
@@ -52,11 +54,16 @@ class CodeEnv(VerifiedEnv):
         """
         self.milestones = 2 if milestones else 0
         self._shown = self._called = False
-        problem_families = mixture(families, difficulty)
+        problem_families = mixture(families, difficulty, heldout_families)
         super().__init__(
             problem_families,
             partial_credit=partial_credit,
-            tasks=task_stream(problem_families, size=size, heldout_fraction=heldout_fraction),
+            tasks=task_stream(
+                problem_families,
+                size=size,
+                heldout_fraction=heldout_fraction,
+                heldout_families=names_of(heldout_families),
+            ),
             tools=(Python,),
             system=system,
             gold=play,

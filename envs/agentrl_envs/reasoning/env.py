@@ -1,7 +1,7 @@
 """One question, one answer: reasoning-gym's families as a single-turn environment."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from agentrl.authoring.tool_env import ToolEnv
@@ -11,7 +11,7 @@ from agentrl.message import Message
 from agentrl.rewards import last_text, tagged_answer
 from agentrl.task import Split, Task
 from agentrl_envs.reasoning.family import ReasoningFamily
-from agentrl_envs.reasoning.mixture import Difficulty, Families, mixture
+from agentrl_envs.reasoning.mixture import Difficulty, Families, mixture, names_of
 from agentrl_envs.reasoning.tasks import entry_of, tasks_of
 from agentrl_envs.reasoning.verifiers import VerifierPool
 
@@ -89,6 +89,7 @@ class ReasoningEnv(VerifiedEnv):
         difficulty: Difficulty = None,
         size: int | None = None,
         heldout_fraction: float = 0.1,
+        heldout_families: Families = (),
         partial_credit: bool = True,
         system: str = SYSTEM,
     ) -> None:
@@ -100,14 +101,21 @@ class ReasoningEnv(VerifiedEnv):
                 `families` sets wins over it.
             size: At most so many tasks per split; None gives all there are.
             heldout_fraction: Share of all problems kept for the held-out split.
+            heldout_families: More families, as `families`, with problems in the held-out split
+                alone.
             partial_credit: Pay what the verifier says; False pays 1 for a perfect answer or 0.
             system: The system message; empty for none.
         """
-        families_by_name = mixture(families, difficulty)
+        families_by_name = mixture(families, difficulty, heldout_families)
         super().__init__(
             families_by_name,
             partial_credit=partial_credit,
-            tasks=task_stream(families_by_name, size=size, heldout_fraction=heldout_fraction),
+            tasks=task_stream(
+                families_by_name,
+                size=size,
+                heldout_fraction=heldout_fraction,
+                heldout_families=names_of(heldout_families),
+            ),
             system=system,
             gold=play,
         )
@@ -119,11 +127,16 @@ def play(task: Task, seen: Sequence[Message]) -> Action:
 
 
 def task_stream(
-    families: Mapping[str, ReasoningFamily], *, size: int | None, heldout_fraction: float
+    families: Mapping[str, ReasoningFamily],
+    *,
+    size: int | None,
+    heldout_fraction: float,
+    heldout_families: Collection[str] = (),
 ) -> Callable[[Split, int], Iterator[Task]]:
     """Return the task source of these families; raise `ConfigError` for what leaves a split empty.
 
-    The function is quick: problems are made as they are asked for.
+    Families that `heldout_families` names have no training tasks. The function is quick: problems
+    are made as they are asked for.
     """
     if size is not None and size < 1:
         raise ConfigError(
@@ -135,7 +148,12 @@ def task_stream(
         )
 
     def tasks(split: Split, seed: int) -> Iterator[Task]:
-        return tasks_of(families, split, seed, size=size, heldout_fraction=heldout_fraction)
+        of_split = {
+            name: family
+            for name, family in families.items()
+            if split == "heldout" or name not in heldout_families
+        }
+        return tasks_of(of_split, split, seed, size=size, heldout_fraction=heldout_fraction)
 
     return tasks
 

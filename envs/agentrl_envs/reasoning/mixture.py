@@ -12,16 +12,24 @@ Difficulty = int | Mapping[str, int] | None
 """A level for every family, a level per family, or reasoning-gym's default parameters."""
 
 
-def mixture(families: Families, difficulty: Difficulty = None) -> dict[str, ReasoningFamily]:
-    """Return the families by name, in the order they are named.
+def mixture(
+    families: Families, difficulty: Difficulty = None, heldout_families: Families = ()
+) -> dict[str, ReasoningFamily]:
+    """Return the families by name, those of both splits first, in the order they are named.
 
     Equal families are one object for all environments of the process: some load data files.
     """
-    params_by_name = _read_params(families)
+    params_by_name, heldout_params = _read_params(families), _read_params(heldout_families)
     if not params_by_name:
         raise ConfigError(
             "families is empty; name at least one task family, such as families: chain_sum"
         )
+    if both := [name for name in params_by_name if name in heldout_params]:
+        raise ConfigError(
+            f"{', '.join(both)} is in families and in heldout_families, of which nothing is "
+            "trained on; name it in one of them"
+        )
+    params_by_name |= heldout_params
     levels = (
         difficulty if isinstance(difficulty, Mapping) else dict.fromkeys(params_by_name, difficulty)
     )
@@ -34,6 +42,11 @@ def mixture(families: Families, difficulty: Difficulty = None) -> dict[str, Reas
     return {
         name: family_of(name, params, levels.get(name)) for name, params in params_by_name.items()
     }
+
+
+def names_of(families: Families) -> tuple[str, ...]:
+    """Return the names of families."""
+    return tuple(_read_params(families))
 
 
 def _read_params(families: Families) -> dict[str, Mapping[str, Any]]:

@@ -110,6 +110,21 @@ def test_seeds_of_the_splits_are_apart(seed: int, split: Split) -> None:
     assert SEED_RANGES["train"].stop <= SEED_RANGES["heldout"].start
 
 
+def test_families_that_are_held_out_are_in_no_training_task() -> None:
+    env = ReasoningEnv(
+        families={"chain_sum": {"max_terms": 3}},
+        heldout_families={"gcd": None, "lcm": {"max_value": 20}},
+        difficulty={"gcd": 1},
+    )
+    assert {task.tags for task in first(env, 12)} == {("chain_sum",)}
+    families = [task.tags[0] for task in first(env, 6, split="heldout")]
+    assert families == ["chain_sum", "gcd", "lcm"] * 2
+    with pytest.raises(ConfigError, match="gcd is in families and in heldout_families"):
+        ReasoningEnv(families=["gcd", "lcm"], heldout_families="gcd")
+    with pytest.raises(ConfigError, match="'gdc'"):
+        ReasoningEnv(families="gcd", heldout_families="gdc")
+
+
 def test_a_seed_names_one_stream() -> None:
     env = ReasoningEnv(families=["chain_sum", "gcd"])
     assert first(env, 8, seed=1) == first(env, 8, seed=1)
