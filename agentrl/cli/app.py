@@ -36,7 +36,7 @@ from agentrl.cli import (
     warmstart,
     watch,
 )
-from agentrl.cli.console import out, show_error, show_text
+from agentrl.cli.console import err, out, show_error, show_text
 from agentrl.cli.reference import markdown
 from agentrl.errors import AgentrlError, ConfigError
 from agentrl.runtime.distribution import __version__
@@ -151,6 +151,9 @@ def main() -> None:
     arguments = sys.argv[1:]
     debug = DEBUG in arguments
     sys.path.insert(0, os.getcwd())
+    if not err.is_terminal:
+        # Bars of other packages, which would fill a log.
+        os.environ.setdefault("TQDM_DISABLE", "1")
     # The shell hands over what has been typed so far where it asks how it may go on.
     if not needs_no_others(arguments or os.environ.get("COMP_WORDS", "").split()[1:]):
         add_commands()

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from agentrl.evaluation.record import EvaluationRecord
     from agentrl.rollout.runner import RolloutRunner
 
-MOST_BEGUN = 0.95
-"""Share of the trajectories left that tokens can account for: nobody knows how long they get."""
-
 
 def is_enough(until: UntilSection, rewards: Sequence[Sequence[float]], rules: ScoringRules) -> bool:
     """Return whether to stop after these tasks, which are the first ones in their order.
@@ -234,8 +231,7 @@ class _Play:
 
     def _show_work(self, work: RolloutWork) -> None:
         """Report how far the trajectories are that go on, by their tokens."""
-        open_count = work.count_since(RolloutWork()) - work.ended
-        self._begun = min(open_count, MOST_BEGUN * (self._total - self._ended))
+        self._begun = work.count_since(RolloutWork()) - work.ended
         self._tokens = work.tokens
         self._bar.update(self._begun, self._figures())
 

@@ -237,7 +237,7 @@ class RolloutScheduler(ClosingResource):
         tokens = sum(run.slot.tokens for run in self._running.values())
         if isinstance(self.engine, CountingEngine):
             tokens += self.engine.count_open_tokens()
-        return RolloutWork(self._bias.kept, self._bias.kept_tokens, tokens)
+        return RolloutWork(self._bias.kept, self._bias.kept_tokens, len(self._running), tokens)
 
     @property
     def saved(self) -> dict[str, Any]:

@@ -15,8 +15,9 @@ class RolloutWork:
 
     ended: int = 0
     ended_tokens: int = 0
+    open: int = 0
+    """Trajectories that go on, whose number of tokens nobody knows yet."""
     open_tokens: int = 0
-    """Tokens of the trajectories that go on, whose number nobody needs to know."""
 
     @property
     def tokens(self) -> int:
@@ -24,13 +25,20 @@ class RolloutWork:
         return self.ended_tokens + self.open_tokens
 
     def count_since(self, before: "RolloutWork") -> float:
-        """Return the trajectories done since `before`; one that goes on counts with the share that
-        its tokens are of a mean trajectory. Only what has ended counts until one has."""
+        """Return the trajectories done since `before`, those that go on in part.
+
+        One that goes on is expected to sample as much more as those that have ended did on average,
+        so it never counts as a whole one. Only what has ended counts until one has.
+        """
         ended_count = self.ended - before.ended
         if not self.ended_tokens:
             return float(ended_count)
         mean_tokens = self.ended_tokens / self.ended
-        return max(0.0, ended_count + (self.open_tokens - before.open_tokens) / mean_tokens)
+        return max(0.0, ended_count + self._share(mean_tokens) - before._share(mean_tokens))
+
+    def _share(self, expected_tokens: float) -> float:
+        total_tokens = self.open_tokens + self.open * expected_tokens
+        return self.open * self.open_tokens / total_tokens if self.open_tokens else 0.0
 
 
 @asynccontextmanager
