@@ -22,8 +22,10 @@ QUICK_WARMSTART = {"warmstart.demonstrations": "100", "warmstart.steps": "20"}
 """Keys of a warm start after which a policy can be trained and has learnt little."""
 
 
-def agentrl(command: str, keys: Mapping[str, str], config: Path = QUICKSTART) -> None:
+def agentrl(
+    command: str, keys: Mapping[str, str], config: Path = QUICKSTART, *options: str
+) -> None:
     """Run `agentrl COMMAND` on a config with some keys changed; raise if it fails."""
-    options = [f"{key}={value}" for key, value in keys.items()]
-    line = [sys.executable, "-m", "agentrl.cli", command, str(config), *options]
+    overrides = [f"{key}={value}" for key, value in keys.items()]
+    line = [sys.executable, "-m", "agentrl.cli", command, str(config), *overrides, *options]
     subprocess.run(line, check=True, timeout=TIMEOUT_S, stderr=subprocess.DEVNULL)
