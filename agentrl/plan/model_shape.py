@@ -19,7 +19,7 @@ from transformers import (
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.models.folders import CONFIG_FAULTS, describe_fault, load_model_config, make_model
-from agentrl.models.place import is_gguf
+from agentrl.models.place import is_gguf, policy_place
 from agentrl.models.sinks import implementation_of
 from agentrl.models.vision.model import FAMILY
 
@@ -186,8 +186,8 @@ def find_shape(config: RunConfig) -> ModelShape:
 
 
 def shape_at(path: str) -> ModelShape:
-    """Return the shape of a published model, or of the folder that a path names."""
-    folder = Path(path).expanduser()
+    """Return the shape of a published or packaged model, or of the folder that a path names."""
+    folder = Path(policy_place(path))
     if (folder / "config.json").is_file() and not is_gguf(path):
         _check_layers(path, folder / "config.json")
         model_config = load_model_config(folder)

@@ -115,6 +115,16 @@ def test_a_folder_is_planned_by_its_config_alone(tmp_path: Any) -> None:
     assert shape_at(str(tmp_path)).parameters == 596_049_920
 
 
+def test_a_packaged_model_is_planned_by_the_folder_made_of_it(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENTRL_MODELS", str(tmp_path))
+    with pytest.raises(ConfigError, match="agentrl model get smollm2-135m"):
+        shape_at("smollm2-135m")
+    shape_at("Qwen3-0.6B").model.config.save_pretrained(tmp_path / "smollm2-135m")
+    assert shape_at("smollm2-135m").name == "smollm2-135m"
+
+
 def test_an_unknown_model_is_refused_with_the_known_ones(tmp_path: Any) -> None:
     with pytest.raises(ConfigError, match=r"'nobody/Nothing-1B'.*Qwen3-0.6B.*config.json"):
         shape_at("nobody/Nothing-1B")
