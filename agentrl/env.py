@@ -113,7 +113,7 @@ async def conversation_fault(observation: Observation) -> str | None:
     """Return why the policy cannot be shown an observation; None when it can, or nobody knows.
 
     For an environment that shows the words of a program, which it can tell so: an observation that
-    is returned all the same fails its trajectory.
+    is returned all the same fails its trajectory. `ContextOverflow` says that one is too long.
 
     Args:
         observation: The one that is about to be returned.

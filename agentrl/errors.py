@@ -9,7 +9,9 @@
     └── RolloutError           one trajectory broke; recorded on it, never a reward
         ├── EnvError           the environment raised, or missed a deadline
         │   ├── ContractError  it returned what its contract does not allow
+        │   ├── ContextOverflow  it shows more than the policy's context holds
         │   └── WorldLost      what held its world is gone; it can be made again elsewhere
+        ├── RequestError       an agent program sent what the policy cannot take
         ├── ToolFailure        a tool raised something other than ToolError, or missed a deadline
         ├── SandboxError       the sandbox is gone or broke its protocol
         ├── VerifierError      a verifier that is not ours gave no verdict
@@ -30,7 +32,16 @@ from contextlib import contextmanager
 from typing import ClassVar, Literal
 
 FailureKind = Literal[
-    "env", "tool", "sandbox", "verifier", "judge", "wording", "engine", "cancelled", "stale"
+    "env",
+    "request",
+    "tool",
+    "sandbox",
+    "verifier",
+    "judge",
+    "wording",
+    "engine",
+    "cancelled",
+    "stale",
 ]
 """Kind of a failure, as records and metrics name it. `stale` had become too old to train: nobody's
 fault, and no alarm counts it."""
@@ -84,8 +95,18 @@ class ContractError(EnvError):
     """The environment returned what its contract does not allow: names promise, value and line."""
 
 
+class ContextOverflow(EnvError):
+    """A conversation is longer than the policy's context; a shorter one can be shown."""
+
+
 class WorldLost(EnvError):
     """Loss of the worker or machine that held an environment, which itself did nothing wrong."""
+
+
+class RequestError(RolloutError):
+    """An agent program sent a request that the policy cannot take; the text names its fault."""
+
+    kind = "request"
 
 
 class ToolFailure(RolloutError):

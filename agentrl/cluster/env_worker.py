@@ -20,9 +20,13 @@ from agentrl.errors import (
     EngineLost,
     EnvError,
     ForkUnsupported,
+    JudgeError,
+    RequestError,
     RolloutError,
     SandboxError,
     ToolFailure,
+    VerifierError,
+    WordingError,
 )
 from agentrl.runtime.run_id import using_run_id
 from agentrl.runtime.scope import run_scope
@@ -37,7 +41,17 @@ ERRORS: dict[str, type[Exception]] = {
     "engine_lost": EngineLost,
     **{
         error.kind: error
-        for error in (EnvError, ToolFailure, SandboxError, EngineError, CancelledRollout)
+        for error in (
+            EnvError,
+            RequestError,
+            ToolFailure,
+            SandboxError,
+            VerifierError,
+            JudgeError,
+            WordingError,
+            EngineError,
+            CancelledRollout,
+        )
     },
 }
 CLOSE_S = 60.0

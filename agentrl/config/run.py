@@ -301,8 +301,8 @@ class AlarmsSection(ConfigSection):
     min_count: PositiveInt = 50
     """Minimum number of attempts before an alarm can fire."""
     thresholds: dict[FailureKind, float] = Field(default_factory=dict)
-    """Maximum failure rate by kind: `env`, `tool`, `sandbox`, `verifier`, `judge`, `wording`,
-    `engine`."""
+    """Maximum failure rate by kind: `env`, `request`, `tool`, `sandbox`, `verifier`, `judge`,
+    `wording`, `engine`."""
 
 
 class ScheduleSection(ConfigSection):

@@ -102,7 +102,9 @@ class AnthropicDialect:
         yield event("message_delta", delta=_ending(answer), usage=head["usage"])
         yield event("message_stop")
 
-    def error(self, status: int, text: str) -> Body:
+    def error(self, status: int, text: str, *, is_too_long: bool = False) -> Body:
+        if is_too_long:
+            text = f"prompt is too long: {text}"
         kind = _TYPES.get(status, "api_error")
         return {"type": "error", "error": {"type": kind, "message": text}}
 

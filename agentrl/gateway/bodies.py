@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-from agentrl.gateway.dialect import BODY_LIMITS, LARGEST_BYTES, BadRequest, Body
+from agentrl.gateway.dialect import BODY_LIMITS, LARGEST_BYTES, BadRequest, Body, LongRequest
 from agentrl.runtime.json_limits import JsonLimitError, read_json
 from agentrl.runtime.threads import run_in_thread
 
@@ -41,7 +41,7 @@ class BodyReader:
         """
         size = LARGEST_BYTES if length is None or not length.isdecimal() else int(length[:20])
         if size > LARGEST_BYTES:
-            raise BadRequest(
+            raise LongRequest(
                 f"a request has {size} bytes, but the limit is {LARGEST_BYTES}; send less"
             )
         async with self._reserve(size):
@@ -89,7 +89,7 @@ async def _receive(chunks: AsyncIterable[bytes], most: int) -> bytes:
             async for chunk in chunks:
                 received += chunk
                 if len(received) > most:
-                    raise BadRequest(f"a request has more than {most} bytes; send less")
+                    raise LongRequest(f"a request has more than {most} bytes; send less")
     except TimeoutError:
         raise BadRequest(
             f"the body did not arrive within {RECEIVE_S:g} s; send it without pauses"

@@ -113,14 +113,15 @@ class ChatCompletionsDialect:
             yield StreamEvent("", json.dumps({**head, "choices": [], "usage": _usage(answer)}))
         yield StreamEvent("", "[DONE]")
 
-    def error(self, status: int, text: str) -> Body:
-        return openai_error(status, text)
+    def error(self, status: int, text: str, *, is_too_long: bool = False) -> Body:
+        return openai_error(status, text, is_too_long=is_too_long)
 
 
-def openai_error(status: int, text: str) -> Body:
+def openai_error(status: int, text: str, *, is_too_long: bool) -> Body:
     """Return an error as OpenAI writes it."""
     kind = "invalid_request_error" if status < 500 else "server_error"
-    return {"error": {"message": text, "type": kind, "param": None, "code": None}}
+    code = "context_length_exceeded" if is_too_long else None
+    return {"error": {"message": text, "type": kind, "param": None, "code": code}}
 
 
 def write_tool_call(call: ToolCall) -> dict[str, Any]:

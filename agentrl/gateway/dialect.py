@@ -3,6 +3,8 @@
 Pure: a protocol's bodies become a `ChatRequest`, a `GatewayAnswer` becomes a protocol's answer.
 """
 
+import hashlib
+import json
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -24,6 +26,10 @@ NO_LIMITS = TurnRequest()
 
 class BadRequest(ValueError):
     """A request that cannot be answered; the text is for the program that sent it."""
+
+
+class LongRequest(BadRequest):
+    """A conversation that is longer than the policy's context. Programs shorten it and go on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +69,7 @@ def check_texts(asked: ChatRequest) -> None:
     """Raise `BadRequest` for more text than any context holds."""
     count = len(asked.instructions) + sum(len(message.text) for message in asked.messages)
     if count > MOST_CHARACTERS:
-        raise BadRequest(
+        raise LongRequest(
             f"the messages have {count} characters, but the limit is {MOST_CHARACTERS}; send less"
         )
 
@@ -86,8 +92,9 @@ class ApiDialect(Protocol):
         """Yield the answer as a stream."""
         ...
 
-    def error(self, status: int, text: str) -> Body:
-        """Return the body of an error."""
+    def error(self, status: int, text: str, *, is_too_long: bool = False) -> Body:
+        """Return the body of an error; one for a request that is too long in the words by which
+        clients know it."""
         ...
 
 
@@ -99,6 +106,15 @@ ROLES: Mapping[str, Role] = {
     "tool": "tool",
 }
 
+
+def digest_conversation(body: Body) -> bytes:
+    """Return a digest of the conversation in a body, whatever else the body asks for."""
+    told = [body.get(name) for name in _CONVERSATION]
+    return hashlib.blake2b(json.dumps(told, sort_keys=True).encode(), digest_size=16).digest()
+
+
+_CONVERSATION = ("messages", "system", "input", "instructions", "previous_response_id")
+"""Fields of a body with the conversation, in all protocols."""
 
 # -- reading bodies -------------------------------------------------------------------------------
 

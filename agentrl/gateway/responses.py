@@ -126,8 +126,8 @@ class ResponsesDialect:
         status = _status(answer)
         yield event(f"response.{status}", response=_response(asked, answer, output, status))
 
-    def error(self, status: int, text: str) -> Body:
-        return openai_error(status, text)
+    def error(self, status: int, text: str, *, is_too_long: bool = False) -> Body:
+        return openai_error(status, text, is_too_long=is_too_long)
 
 
 def _status(answer: GatewayAnswer) -> str:

@@ -15,7 +15,15 @@ from agentrl.gateway.anthropic import AnthropicDialect
 from agentrl.gateway.bodies import BodyReader
 from agentrl.gateway.chat import ChatCompletionsDialect
 from agentrl.gateway.conversations import MessageKeys, message_keys
-from agentrl.gateway.dialect import ApiDialect, BadRequest, Body, ChatRequest, check_texts
+from agentrl.gateway.dialect import (
+    ApiDialect,
+    BadRequest,
+    Body,
+    ChatRequest,
+    LongRequest,
+    check_texts,
+    digest_conversation,
+)
 from agentrl.gateway.listening import ListenAddress, open_socket
 from agentrl.gateway.responses import ResponsesDialect
 from agentrl.gateway.session import GatewayRequest, GatewaySession, GatewaySessionClosed
@@ -212,10 +220,11 @@ def _handler(
     from starlette.requests import ClientDisconnect
     from starlette.responses import JSONResponse
 
-    def refuse(status: int, text: str) -> "Response":
+    def refuse(status: int, text: str, *, is_too_long: bool = False) -> "Response":
         # A client must not try again what will not change.
         headers = {"x-should-retry": "false"}
-        return JSONResponse(protocol.error(status, text), status, headers=headers)
+        body = protocol.error(status, text, is_too_long=is_too_long)
+        return JSONResponse(body, status, headers=headers)
 
     async def handle(request: "Request") -> "Response":
         desk = find(_key(request))
@@ -226,10 +235,18 @@ def _handler(
                 "ended",
             )
         ignored = desk.ignored
+        conversation = b""
 
         def read(body: Body) -> tuple[ChatRequest, Sequence[MessageKeys]]:
-            chat_request = protocol.read(body, ignored)
-            check_texts(chat_request)
+            nonlocal conversation
+            try:
+                chat_request = protocol.read(body, ignored)
+                check_texts(chat_request)
+            except BadRequest:
+                conversation = digest_conversation(body)
+                raise
+            if desk.refusals:
+                conversation = digest_conversation(body)
             return chat_request, [*map(message_keys, chat_request.messages)]
 
         try:
@@ -242,14 +259,15 @@ def _handler(
             )
             answer = await _unless_gone(request, desk.ask(chat_request, keys))
         except BadRequest as error:
-            desk.refusal = str(error)
-            return refuse(400, desk.refusal)
+            desk.note_refusal(error, conversation)
+            return refuse(400, str(error), is_too_long=isinstance(error, LongRequest))
         except GatewaySessionClosed as error:
             return refuse(410, str(error))
         except ClientDisconnect:
             return refuse(499, "the client has disconnected")
         if answer is None:
             return refuse(499, "the client has disconnected")
+        desk.note_answer(conversation)
         return _answer(protocol, chat_request, answer)
 
     return handle

@@ -14,7 +14,7 @@ from agentrl.gateway.conversations import (
     MessageKeys,
     message_keys,
 )
-from agentrl.gateway.dialect import BadRequest, ChatRequest
+from agentrl.gateway.dialect import BadRequest, ChatRequest, LongRequest
 from agentrl.message import Message, ToolCall
 from agentrl.runtime.argument_types import type_arguments
 
@@ -61,10 +61,10 @@ class GatewayRequest:
         """Say what the policy said, and return it as the program is told it."""
         return self.desk.settle(self, action)
 
-    def refuse(self, reason: str) -> None:
+    def refuse(self, reason: str, *, is_too_long: bool = False) -> None:
         """Tell the program why its request cannot be answered."""
         if not self.answered.done():
-            self.answered.set_exception(BadRequest(reason))
+            self.answered.set_exception((LongRequest if is_too_long else BadRequest)(reason))
             self.answered.exception()  # a program that has gone does not hear it
 
 
@@ -78,8 +78,11 @@ class GatewaySession:
 
     def __init__(self, ignored: Iterable[str] = ()) -> None:
         self.ignored = frozenset(ignored)
-        self.refusal = ""
-        """Why the last request that was refused was."""
+        self.refusals: dict[bytes, str] = {}
+        """Faults of refused requests, by conversation. Too long is none; and one that is asked
+        again without its fault, and answered, is out."""
+        self.long_request = ""
+        """Why the last request that was too long was refused."""
         self._conversations = ConversationTree()
         self._waiting: deque[GatewayRequest] = deque()
         self._open: set[GatewayRequest] = set()
@@ -143,6 +146,18 @@ class GatewaySession:
         if not question.answered.done():
             question.answered.set_result(answer)
         return answer
+
+    def note_refusal(self, refusal: BadRequest, conversation: bytes) -> None:
+        """Keep the fault of a refused request; its conversation is empty where nobody can tell."""
+        if isinstance(refusal, LongRequest):
+            self.long_request = str(refusal)
+        else:
+            self.refusals.setdefault(conversation, str(refusal))
+
+    def note_answer(self, conversation: bytes) -> None:
+        """Forget the fault of a request whose conversation is answered after all."""
+        if conversation:
+            self.refusals.pop(conversation, None)
 
     def close(self, why: str) -> None:
         """Refuse everybody who waits, and who comes from now on."""

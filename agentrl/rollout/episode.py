@@ -28,8 +28,10 @@ from agentrl.env import (
 from agentrl.errors import (
     CancelledRollout,
     ConfigError,
+    ContextOverflow,
     EngineError,
     EnvError,
+    RequestError,
     RolloutError,
     WorldLost,
     blame,
@@ -330,7 +332,7 @@ class EpisodeRunner:
     def _render(self, observation: Observation) -> Sequence[TokenSegment]:
         """Render an observation as segments of its context.
 
-        Raises `EnvError` for a program's conversation that the template cannot render, and
+        Raises `RequestError` for a program's conversation that the template cannot render, and
         `ConfigError` for any other.
         """
         opening = call_opening(self.chat, observation.request)
@@ -349,23 +351,26 @@ class EpisodeRunner:
         except ConfigError as error:
             if observation.request is None:
                 raise
-            raise EnvError(str(error)) from error
+            raise RequestError(str(error)) from error
         return [segment for segment in (*segments, *opening) if segment.token_ids]
 
     async def _check_observation(self, observation: Observation) -> str | None:
-        """Return the reason an observation cannot be shown to the policy; None when it can."""
+        """Return the reason an observation cannot be shown to the policy; None when it can.
+
+        Raises `ContextOverflow` for one that is too long.
+        """
         if (size := _characters(observation)) > self._observation_limit:
-            return (
+            raise ContextOverflow(
                 f"the conversation grew by {size} characters, but the limit is "
                 f"{self._observation_limit}; send less"
             )
         try:
             segments = await self._render_segments(observation)
-        except (ConfigError, EnvError) as error:
+        except (ConfigError, EnvError, RequestError) as error:
             return str(error)
         count = sum(len(segment.token_ids) for segment in segments)
         if self._at is None and count >= self.limits.context_tokens:
-            return (
+            raise ContextOverflow(
                 f"the conversation has {count} tokens, but engine.context_tokens is "
                 f"{self.limits.context_tokens}, which leaves no room to sample; send less"
             )

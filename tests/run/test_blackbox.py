@@ -20,7 +20,7 @@ import agentrl
 from agentrl.config.load import load_config
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.env import Action, Observation, ToolSchema
-from agentrl.errors import ConfigError, EnvError
+from agentrl.errors import ConfigError, EnvError, RequestError
 from agentrl.learn.contexts import contexts
 from agentrl.learn.sample import sample_of
 from agentrl.message import Message, ToolCall
@@ -32,6 +32,7 @@ from agentrl.testing.leaks import ProcessHoldings, check_no_leak
 from agentrl.trajectory import Failed, Finished, Tree
 from agentrl_envs.blackbox import BlackBoxEnv, ProgramEndpoint
 from agentrl_envs.blackbox import env as blackbox_env
+from agentrl_envs.blackbox.env import Agent
 from agentrl_sandbox.reaping.owner import start_ticks
 from benchmarks.letters import LetterChat, said
 from tests.support.agent_programs import with_anthropic, with_openai
@@ -339,32 +340,27 @@ class Strict(LetterChat):
         return super().opening(messages, tools)
 
 
-async def tried(task: Task, endpoint: ProgramEndpoint) -> str:
-    """Ask what no template renders, once before and once after something that any does."""
+async def shortens(task: Task, endpoint: ProgramEndpoint) -> str:
+    """Ask with sampling of its own, then too much, and then what can be answered."""
     async with openai.AsyncOpenAI(base_url=endpoint.openai_url, api_key=endpoint.key) as client:
-        bad: list[Any] = [{"role": "tool", "tool_call_id": "x", "content": "1"}]
-        faults: list[str] = []
         far: list[Any] = [{"role": "user", "content": "q" * 99}]
-        for messages in (bad, far, bad):
-            try:
-                await client.chat.completions.create(model="", messages=messages)
-            except openai.BadRequestError as error:
-                faults.append(error.message)
-        long: list[Any] = [{"role": "user", "content": "q" * 5}]
+        short: list[Any] = [{"role": "user", "content": "q" * 5}]
+        with pytest.raises(openai.BadRequestError, match="temperature"):
+            await client.chat.completions.create(model="", messages=short, temperature=0)
+        with pytest.raises(openai.BadRequestError, match="100 tokens, but") as long:
+            await client.chat.completions.create(model="", messages=far)
+        assert long.value.code == "context_length_exceeded"
         said = await client.chat.completions.create(
-            model="", messages=long, max_tokens=4, stop=["z"]
+            model="", messages=short, max_tokens=4, stop=["z"]
         )
-        FAULTS[:] = [*faults, said.choices[0].finish_reason]
+        assert said.choices[0].finish_reason == "length"
         return said.choices[0].message.content or ""
 
 
-FAULTS: list[str] = []
-
-
-async def test_a_conversation_that_cannot_be_rendered_is_refused_and_the_episode_goes_on() -> None:
+async def test_a_program_that_leaves_out_what_is_refused_is_scored() -> None:
     engine = ScriptedEngine(saying("424242"))
     episode = EpisodeRunner(
-        env=env_of(agent=tried),
+        env=env_of(agent=shortens),
         engine=engine,
         chat=Strict(),
         tree=Tree(QUESTION),
@@ -374,12 +370,26 @@ async def test_a_conversation_that_cannot_be_rendered_is_refused_and_the_episode
     )
     leaf = await asyncio.wait_for(episode.run(), SOON_S)
     assert leaf.outcome == Finished(0.0)
-    words = "Message has tool role, but there was no previous call"
-    assert [words in FAULTS[0], words in FAULTS[2]] == [True, True]
-    assert "100 tokens, but engine.context_tokens is 90" in FAULTS[1]
-    assert FAULTS[3] == "length"
     (request,) = engine.requests
     assert (request.max_new_tokens, request.stop_strings) == (4, ("z",))
+
+
+async def swallows(task: Task, endpoint: ProgramEndpoint) -> str:
+    """Go on after what no template renders, without an answer to it."""
+    async with openai.AsyncOpenAI(base_url=endpoint.openai_url, api_key=endpoint.key) as client:
+        bad: list[Any] = [{"role": "tool", "tool_call_id": "x", "content": "1"}]
+        with suppress(openai.BadRequestError):
+            await client.chat.completions.create(model="", messages=bad)
+        return await openai_agent(task, endpoint)
+
+
+async def drops(task: Task, endpoint: ProgramEndpoint) -> str:
+    """Go on after a field that is refused, in another conversation."""
+    async with openai.AsyncOpenAI(base_url=endpoint.openai_url, api_key=endpoint.key) as client:
+        other: list[Any] = [{"role": "user", "content": "other"}]
+        with suppress(openai.BadRequestError):
+            await client.chat.completions.create(model="", messages=other, temperature=0)
+        return await openai_agent(task, endpoint)
 
 
 async def refused(task: Task, endpoint: ProgramEndpoint) -> str:
@@ -393,14 +403,22 @@ async def unknown(observation: Observation) -> None:
     return None
 
 
-@pytest.mark.parametrize("is_checked", [True, False])
-async def test_a_program_that_cannot_live_with_a_refusal_fails_alone(
-    is_checked: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("agent", "is_checked", "words"),
+    [
+        (refused, True, "Message has tool role"),
+        (refused, False, "Message has tool role"),
+        (swallows, True, "a request of the program was refused: Message has tool role"),
+        (drops, True, "a request of the program was refused: 'temperature' of the request is 0"),
+    ],
+)
+async def test_a_program_without_an_answer_that_it_asked_for_is_a_failure(
+    agent: Agent, is_checked: bool, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not is_checked:  # as in a worker process, where nobody can say what a template renders
         monkeypatch.setattr(blackbox_env, "conversation_fault", unknown)
     episode = EpisodeRunner(
-        env=env_of(agent=refused),
+        env=env_of(agent=agent),
         engine=ScriptedEngine(saying("42")),
         chat=Strict(),
         tree=Tree(QUESTION),
@@ -409,8 +427,8 @@ async def test_a_program_that_cannot_live_with_a_refusal_fails_alone(
     )
     leaf = await asyncio.wait_for(episode.run(), SOON_S)
     assert isinstance(leaf.outcome, Failed)
-    assert leaf.outcome.kind == "env"
-    assert "Message has tool role" in leaf.outcome.error
+    assert leaf.outcome.kind == "request"
+    assert words in leaf.outcome.error
 
 
 async def test_a_program_that_breaks_fails_its_trajectory_alone() -> None:
@@ -459,7 +477,7 @@ async def test_a_program_that_fails_is_a_failure_and_never_a_reward() -> None:
         with pytest.raises(EnvError, match="without a request"):
             await begun(env)
         env = env_of(agent=wishful)
-        with pytest.raises(EnvError, match="what it asked was refused: 'temperature' of the"):
+        with pytest.raises(RequestError, match="the program was refused: 'temperature' of the"):
             await begun(env)
         env = env_of(agent=broken)
         await begun(env)

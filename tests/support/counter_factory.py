@@ -97,3 +97,15 @@ def gold(task: Task, seen: list[Message]) -> Action:
     if not any(message.role == "tool" for message in seen):
         return call("increment", step=row["target"] - row["start"])
     return say("done")
+
+
+class ClosedEnv(IncrementEnv):
+    """Takes one column alone, where TRL hands over all."""
+
+    def reset(self, start: int) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        self.counter = start
+
+
+def reward_taget(environments: list[Any], completions: list[Any], taget: list[int]) -> list[float]:
+    """Name a column that there is not."""
+    return [0.0]

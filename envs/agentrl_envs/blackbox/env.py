@@ -9,7 +9,7 @@ from typing import Any
 from agentrl.authoring.task_choice import choose_task
 from agentrl.authoring.tool_env import Judged, compute_reward
 from agentrl.env import Action, BaseEnv, Info, Observation, Step, conversation_fault
-from agentrl.errors import ConfigError, EnvError
+from agentrl.errors import ConfigError, ContextOverflow, EnvError, RequestError
 from agentrl.gateway.listening import LOOPBACK, parse_listen_address
 from agentrl.gateway.server import GatewayAddress, GatewayServer
 from agentrl.gateway.session import GatewayRequest
@@ -39,11 +39,12 @@ class ProgramEnv(BaseEnv, ABC):
     and however long ago, goes on in its context, token by token what was sampled; any other begins
     a context anew. Several at once are answered one after the other. One that the chat template
     cannot render is refused, and costs no turn. The episode ends with the program, and is then
-    scored. One that ends with an error that the policy brought about (`policy_errors`) is paid for
-    that, 0 as a rule; one that fails for any other reason is a failure, never a reward. What a
-    request says of the run's sampling (`temperature`) is refused by name, or ignored by name. A
-    call that it requires is begun for the policy. A subclass says what the tasks are, and what a
-    result is worth.
+    scored. One that was refused an answer, and did without it, is a failure (`RequestError`). One
+    that ends with an error that the policy brought about (`policy_errors`) is paid for that, 0 as a
+    rule; one that fails for any other reason is a failure, never a reward. What a request
+    says of the run's sampling (`temperature`) is refused by name, or ignored by name. A call that
+    it requires is begun for the policy. A subclass says what the tasks are, and what a result is
+    worth.
     """
 
     def __init__(
@@ -94,8 +95,9 @@ class ProgramEnv(BaseEnv, ABC):
         )
         observation = await self._await_question()
         if observation is None:
+            self._check_refusals(self._running)
             self._running.result()
-            refusal = self._place.desk.refusal
+            refusal = self._place.desk.long_request
             why = f"; what it asked was refused: {refusal}" if refusal else ""
             raise EnvError(f"the program ended without a request to the policy{why}")
         return observation, {}
@@ -113,12 +115,21 @@ class ProgramEnv(BaseEnv, ABC):
 
     async def _score_end(self, task: Task, ended: asyncio.Task[Any]) -> tuple[float, Info]:
         """Return the reward of a program's end; raise its error where it failed by itself."""
+        self._check_refusals(ended)
         if (error := ended.exception()) is None:
             return await compute_reward(self.score_result, task, ended.result())
         if (outcome := find_policy_error(error, self._policy_errors)) is None:
             raise error
         line, reward = outcome
         return reward, {"policy_error": line}
+
+    def _check_refusals(self, ended: asyncio.Task[Any]) -> None:
+        """Raise `RequestError` where the program was refused an answer, and did without it."""
+        assert self._place is not None
+        for refusal in self._place.desk.refusals.values():
+            error = ended.exception()
+            end = "" if error is None else f"; the program then ended: {error}"
+            raise RequestError(f"a request of the program was refused: {refusal}{end}") from error
 
     async def close(self) -> None:
         running, self._running = self._running, None
@@ -150,7 +161,11 @@ class ProgramEnv(BaseEnv, ABC):
         """Return the program's next question for the policy; None when the program has ended."""
         while (question := await self._await_request()) is not None:
             observation = _build_observation(question)
-            fault = await conversation_fault(observation)
+            try:
+                fault = await conversation_fault(observation)
+            except ContextOverflow as error:
+                question.refuse(str(error), is_too_long=True)
+                continue
             if fault is None:
                 self._question = question
                 return observation

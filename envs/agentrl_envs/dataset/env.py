@@ -12,13 +12,11 @@ from agentrl.runtime.imports import import_callable
 from agentrl.task import Task
 from agentrl.tool import LateTools, ToolSource
 from agentrl_envs.dataset.final_answers import exact_answer, reference_answers
-from agentrl_envs.dataset.llm_judge import check_placeholders
 from agentrl_envs.dataset.math_reward import find_missing_math
 from agentrl_envs.dataset.reward_sum import (
     RewardName,
     build_rewards,
     compares_answers,
-    find_judges,
     list_rewards,
 )
 from agentrl_envs.dataset.row_tasks import DataSource, TaskColumns, load_tasks, order_tasks
@@ -91,8 +89,7 @@ class DatasetEnv(ToolEnv):
             heldout_fraction=heldout_fraction,
         )
         tasks = load_tasks(source, columns)
-        for judge in find_judges(reward):
-            check_placeholders(judge.read_prompt(), tasks["train"][0].data["row"])
+        self._rewards.check_columns(tasks["train"][0].data["row"])
         super().__init__(
             tasks=order_tasks(tasks),
             reward=self._find_scorer(),

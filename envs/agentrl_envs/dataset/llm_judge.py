@@ -8,10 +8,10 @@ import asyncio
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from agentrl.errors import ConfigError, EngineError, JudgeError
 from agentrl.message import Message
@@ -115,12 +115,6 @@ def parse_score(reply: str, scale: tuple[float, float]) -> float | None:
     if (full := scores[-1][2]) is not None and float(full) != high:
         return None
     return (score - low) / (high - low) if low <= score <= high else None
-
-
-def check_placeholders(prompt: str, columns: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` for a placeholder that no column fills."""
-    values = {**columns, **dict.fromkeys(PLACEHOLDERS, "")}
-    fill_template(prompt, values, "the prompt of a judge")
 
 
 @dataclass(slots=True)
@@ -256,6 +250,11 @@ class JudgeReward:
         if client is None:
             client = self._owned = self._owned or JudgeClient(self.settings)
         return await client.judge(self.fill_prompt(task, messages))
+
+    def check_columns(self, columns: Iterable[str]) -> None:
+        """Raise `ConfigError` for a placeholder that no column fills."""
+        values = dict.fromkeys((*columns, *PLACEHOLDERS), "")
+        fill_template(self.prompt, values, "the prompt of a judge")
 
     def fill_prompt(self, task: Task, messages: Sequence[Message]) -> str:
         """Return the text that the judge is shown."""

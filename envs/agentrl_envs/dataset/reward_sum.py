@@ -1,7 +1,7 @@
 """Rewards as a config names them: one, or several with weights."""
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, cast
 
@@ -74,6 +74,14 @@ class RewardSum:
         """Whether one of them is handed the `ToolSet`."""
         return any(part.sees_tools for part in self._parts)
 
+    def check_columns(self, columns: Collection[str], *, has_environment: bool = False) -> None:
+        """Raise `ConfigError` for a part that takes what no column of the rows gives."""
+        for part in self._parts:
+            if isinstance(part.function, TrlReward):
+                part.function.check_columns(columns, has_environment=has_environment)
+            elif isinstance(part.function, JudgeReward):
+                part.function.check_columns(columns)
+
     async def score(self, task: Task, messages: Sequence[Message]) -> ScoredAnswer:
         """Return the sum for a finished conversation, and its components in the info."""
         return await self.score_all(task, messages)
@@ -138,15 +146,6 @@ def compares_answers(given: RewardName | Sequence[RewardName]) -> bool:
     """Return whether one of these rewards compares with the reference of a row."""
     names = [one.get("name") if isinstance(one, Mapping) else one for one in list_rewards(given)]
     return any(isinstance(name, str) and name in COMPARING for name in names)
-
-
-def find_judges(given: RewardName | Sequence[RewardName]) -> list[JudgeSettings]:
-    """Return the settings of the judges among these rewards. Raises `ConfigError`."""
-    return [
-        _build_judge(one)
-        for one in list_rewards(given)
-        if isinstance(one, Mapping) and one.get("name") == "judge"
-    ]
 
 
 def _build_part(given: RewardName) -> RewardPart:

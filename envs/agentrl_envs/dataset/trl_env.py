@@ -120,7 +120,11 @@ class TrlEnv:
         columns = TaskColumns(
             prompt=prompt, answer=answer, needs_answer=compares, has_system=bool(system)
         )
-        self._tasks = order_tasks(load_tasks(source, columns))
+        tasks = load_tasks(source, columns)
+        row = tasks["train"][0].data["row"]
+        _check_reset(kind, row)
+        self._rewards.check_columns(row, has_environment=True)
+        self._tasks = order_tasks(tasks)
         self._reuse = reuse
         self._system = system
         self._max_turns = max_turns
@@ -294,6 +298,20 @@ def read_methods(kind: type) -> Mapping[str, ToolSignature]:
         signatures[name] = signature_of(tool(function))
         _ = signatures[name].schema
     return signatures
+
+
+def _check_reset(kind: type, row: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` for a `reset` that cannot be called with the columns of a row."""
+    reset = cast("Any", kind).reset
+    signature, instance = inspect.signature(reset), () if inspect.ismethod(reset) else (None,)
+    try:
+        signature.bind(*instance, **row)
+    except TypeError as error:
+        raise ConfigError(
+            f"{kind.__name__}.reset{signature} cannot be called with the columns of a row "
+            f"({', '.join(row)}), as TRL does: {error}; end its parameters with **kwargs, and "
+            "take columns that there are"
+        ) from error
 
 
 def append_content(messages: tuple[Message, ...], content: Content) -> tuple[Message, ...]:

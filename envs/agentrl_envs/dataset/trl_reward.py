@@ -5,7 +5,8 @@ arguments. Here every list has one entry: a conversation is scored when it has e
 """
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 from agentrl.errors import ConfigError, EnvError
@@ -34,8 +35,24 @@ class TrlReward:
                 )
         self._function = function
         self._name = name
-        self._parameters = {parameter.name for parameter in parameters}
+        self._parameters = {parameter.name: parameter for parameter in parameters}
         self._takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
+
+    def check_columns(self, columns: Collection[str], *, has_environment: bool) -> None:
+        """Raise `ConfigError` for a parameter that neither TRL nor a column of the rows gives."""
+        own = ["prompts", "completions", "log_extra", "log_metric"]
+        given = [*own, *(["environments"] if has_environment else [])]
+        given += [name for name in columns if name not in _CONTENT]
+        for name, parameter in self._parameters.items():
+            is_required = parameter.default is parameter.empty
+            is_named = parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+            if is_named and is_required and name not in given:
+                near = get_close_matches(name, given, n=1)
+                hint = f"did you mean {near[0]}? " if near else ""
+                raise ConfigError(
+                    f"{self._name} takes {name!r}, which no column of the rows gives; {hint}it can "
+                    f"take {', '.join(given)}"
+                )
 
     async def score(
         self, task: Task, messages: Sequence[Message], environments: Sequence[object] | None

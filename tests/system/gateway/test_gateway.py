@@ -607,6 +607,16 @@ async def test_clients_see_refusals_as_their_own_errors(
         await messages.messages.create(model="m", max_tokens=1, messages=[])
     with pytest.raises(openai.BadRequestError, match="not a response of this episode"):
         await chats.responses.create(model="m", input="x", previous_response_id="resp_1")
+    assert len(place.desk.refusals) == 3
+    long = asyncio.ensure_future(
+        messages.messages.create(
+            model="m", max_tokens=1, messages=[{"role": "user", "content": "x"}]
+        )
+    )
+    (await asyncio.wait_for(place.desk.next(), SOON_S)).refuse("9 tokens", is_too_long=True)
+    with pytest.raises(anthropic.BadRequestError, match="prompt is too long: 9 tokens"):
+        await long
+    assert len(place.desk.refusals) == 3
     asking = asyncio.ensure_future(chats.chat.completions.create(model="m", messages=CHAT))
     await asyncio.wait_for(place.desk.next(), SOON_S)
     gateway.free(place)

@@ -11,20 +11,28 @@ import asyncio
 import pickle
 import sys
 from collections.abc import Iterable, Mapping
-from typing import Any, Self
+from typing import Any, Self, cast, get_args
 
 import pytest
 
 from agentrl.authoring.tool_env import ToolEnv
 from agentrl.cluster.env_pool import EnvWorkerPool, WorkerDied
-from agentrl.cluster.env_worker import EnvRunContext, EnvWorkerHost, Method, RemoteFailure
+from agentrl.cluster.env_worker import (
+    ERRORS,
+    EnvRunContext,
+    EnvWorkerHost,
+    Method,
+    RemoteFailure,
+)
 from agentrl.cluster.remote_env import RemoteEnv
 from agentrl.env import Action, BaseEnv, ForkStrategy, GoldPlayer, Info, Observation, Step, say
 from agentrl.errors import (
     ConfigError,
     EngineError,
     EnvError,
+    FailureKind,
     ForkUnsupported,
+    RolloutError,
     SandboxError,
     ToolFailure,
 )
@@ -411,3 +419,11 @@ async def test_promises_and_players_are_those_of_the_environment() -> None:
         assert not isinstance(RemoteEnv(Moody(), fleets.fleet), GoldPlayer)
         promises = await check_env(env)
         assert {"forks do not interfere", "reset is deterministic"} <= {*promises}
+
+
+def test_every_failure_keeps_its_kind_on_its_way_from_a_worker() -> None:
+    for kind in {*get_args(FailureKind)} - {"stale"}:
+        error = cast("type[RolloutError]", ERRORS[kind])
+        sent = RemoteFailure.from_error(error("lost")).error()
+        assert isinstance(sent, RolloutError)
+        assert (sent.kind, str(sent)) == (kind, "lost")

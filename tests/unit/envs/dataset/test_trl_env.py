@@ -168,6 +168,14 @@ async def test_it_keeps_the_contract(rows: str) -> None:
         ({"factory": f"{SUPPORT}:UntypedEnv"}, "UntypedEnv.move: parameter 'where' has no type"),
         ({"factory": f"{SUPPORT}:UnpaidEnv"}, r"has no get_reward\(\), and there is no `reward`"),
         ({"factory": "agentrl.env:Observation"}, r"Observation has no method reset\(\*\*row\)"),
+        (
+            {"factory": f"{SUPPORT}:ClosedEnv"},
+            r"ClosedEnv.reset\(self, start: int\) .* unexpected keyword argument 'prompt'; end",
+        ),
+        (
+            {"reward": f"trl:{SUPPORT}:reward_taget"},
+            "reward_taget takes 'taget', which no column of the rows gives; did you mean target?",
+        ),
         ({"reward": lambda task, messages, tools: 0.0}, "three parameters reads the tools of"),  # pyright: ignore
     ],
 )
