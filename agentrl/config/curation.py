@@ -101,6 +101,8 @@ class DuetAllocation(ConfigSection):
     name: Literal["duet"] = "duet"
     first_round: int = Field(default=4, ge=2)
     """Number of trajectories of each task in the first round."""
+    rounds: int = Field(default=2, ge=2)
+    """Number of rounds in a step, including the first one."""
     max_trajectories: PositiveInt = 32
     """Maximum number of trajectories of one task."""
 
