@@ -89,9 +89,9 @@ class XrpoAllocation(ConfigSection):
     """Number of trajectories of each task in the first round."""
     rounds: int = Field(default=3, ge=2)
     """Number of rounds in a step, including the first one."""
-    exploration: float = Field(default=1.0, ge=0)
-    """Weight of the bonus for tasks with few trajectories. At 1 the bonus is mostly larger than the
-    uncertainty."""
+    exploration: float = Field(default=0.1, ge=0)
+    """Weight of the bonus for tasks with few trajectories. At 1 it outweighs the uncertainty, and
+    all tasks get about the same number."""
 
 
 class DuetAllocation(ConfigSection):

@@ -19,7 +19,7 @@ from agentrl.runtime.student import two_sided_t
 class XrpoAllocator(RoundAllocator):
     """XRPO: round by round to tasks whose mean reward is least certain, and to those seen least."""
 
-    exploration: float = 1.0
+    exploration: float = 0.1
     """Weight of the bonus for tasks with few trajectories."""
 
     def share(self, groups: Sequence[GroupOutcome], count: int) -> list[int]:
