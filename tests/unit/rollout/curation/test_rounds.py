@@ -67,6 +67,21 @@ def test_the_bonus_decides_at_weight_1_and_the_interval_without_it() -> None:
     assert share_by_uncertainty(rewards, count=2, exploration=1) == [1, 1, 0]
 
 
+def test_the_weight_says_how_unlike_the_tasks_of_a_step_end() -> None:
+    """Of 8 tasks with 4 trajectories the rewards of three differ; 32 more are to be shared."""
+    mixed = [[1.0, 0.0, 1.0, 0.0], [1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 0.0]]
+    rewards = [*mixed, *[[1.0] * 4, [0.0] * 4] * 2, [0.0] * 4]
+    shares = {
+        weight: share_by_uncertainty(rewards, count=32, exploration=weight)
+        for weight in (1.0, 0.1, 0.0)
+    }
+    assert shares == {
+        1.0: [4] * 8,
+        0.1: [8, 7, 7, 2, 2, 2, 2, 2],
+        0.0: [12, 10, 10, 0, 0, 0, 0, 0],
+    }
+
+
 some_rewards = st.lists(
     st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=0, max_size=6), min_size=1, max_size=6
 )
