@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
+from agentrl.config.curation import DuetAllocation, XrpoAllocation
 from agentrl.config.document import ConfigProblem
 from agentrl.config.learning.conflicts import learning_conflicts
 from agentrl.config.run import UNTIL_STEPS, RunConfig
@@ -502,6 +503,38 @@ def _check_curation(config: RunConfig) -> Iterator[str]:
         max_age=rollout.max_age,
     )
     yield from conflicts(build_curation_rules(plain(config.curation)), context)
+    yield from _check_rounds(config)
+
+
+def _check_rounds(config: RunConfig) -> Iterator[str]:
+    rollout, allocation = config.rollout, config.curation.allocation
+    if not isinstance(allocation, XrpoAllocation | DuetAllocation):
+        return
+    setting = f"curation.allocation.name is {allocation.name}"
+    if rollout.mode != "sync":
+        yield (
+            f"{setting}, which compares all groups of a step once each has had its first "
+            f"trajectories, but with rollout.mode: {rollout.mode} groups are not open together; "
+            "set rollout.mode: sync, or curation.allocation.name: fixed"
+        )
+    if rollout.branching.topology != "none":
+        yield (
+            f"{setting}, which counts trajectories as independent, but those of "
+            f"rollout.branching.topology: {rollout.branching.topology} share turns; set one of "
+            "them to fixed or none"
+        )
+    if rollout.redundancy:
+        yield (
+            f"{setting}, which works out sizes from the first trajectories of each task, but with "
+            f"rollout.redundancy: {rollout.redundancy} the fastest ones count; set "
+            "rollout.redundancy: 0"
+        )
+    if rollout.min_valid > allocation.first_round:
+        yield (
+            f"rollout.min_valid is {rollout.min_valid} and curation.allocation.first_round is "
+            f"{allocation.first_round}: after its first round, no group could go on with a "
+            "failed trajectory; lower the first or raise the second"
+        )
 
 
 RULES: tuple[Callable[[RunConfig], Iterator[str]], ...] = (

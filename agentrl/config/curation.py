@@ -80,6 +80,33 @@ class DarsAllocation(ConfigSection):
     phase's mean."""
 
 
+class XrpoAllocation(ConfigSection):
+    """XRPO: a few trajectories for every task, then rounds of more for those whose mean reward is
+    least certain; `rollout.group_size` on average."""
+
+    name: Literal["xrpo"] = "xrpo"
+    first_round: int = Field(default=4, ge=2)
+    """Number of trajectories of each task in the first round."""
+    rounds: int = Field(default=3, ge=2)
+    """Number of rounds in a step, including the first one."""
+    exploration: float = Field(default=0.1, ge=0)
+    """Weight of the bonus for tasks with few trajectories. At 1 it outweighs the uncertainty, and
+    all tasks get about the same number."""
+
+
+class DuetAllocation(ConfigSection):
+    """DUET: a few trajectories for every task, then the remaining tokens of
+    `rollout.group_size` trajectories per task go where gradients differ most per token."""
+
+    name: Literal["duet"] = "duet"
+    first_round: int = Field(default=4, ge=2)
+    """Number of trajectories of each task in the first round."""
+    rounds: int = Field(default=2, ge=2)
+    """Number of rounds in a step, including the first one."""
+    max_trajectories: PositiveInt = 32
+    """Maximum number of trajectories of one task."""
+
+
 class NoFilter(ConfigSection):
     """No filter: all groups train."""
 
@@ -178,7 +205,8 @@ Sampler = Annotated[
     StreamSampler | UniformSampler | CdasSampler | VadeSampler, Field(discriminator="name")
 ]
 Allocation = Annotated[
-    FixedAllocation | DartAllocation | DarsAllocation, Field(discriminator="name")
+    FixedAllocation | DartAllocation | DarsAllocation | XrpoAllocation | DuetAllocation,
+    Field(discriminator="name"),
 ]
 Filter = Annotated[NoFilter | DapoFilter, Field(discriminator="name")]
 Pool = Annotated[NoPool | SuccessPoolSection, Field(discriminator="name")]

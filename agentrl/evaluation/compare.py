@@ -20,10 +20,10 @@ from agentrl.evaluation.interval import (
     mean_estimate,
     rate_estimate,
     replace_infinite,
-    two_sided_t,
 )
 from agentrl.evaluation.sample import EvaluationSample
 from agentrl.evaluation.scores import ScoringRules
+from agentrl.runtime.student import two_sided_t
 
 P_RESAMPLES = 20_000
 """Of the bootstrap test; no p-value is below one over this."""

@@ -128,8 +128,9 @@ def ref(success: Mapping[str, Any]) -> str:
         {"filter.name": "dapo", "filter.max_refills": 20, "allocation.name": "dart"},
         {"allocation.name": "dars", "steps.name": "high_entropy"},
         {"pool.name": "success"},
+        {"allocation.name": "xrpo", "allocation.first_round": 2},
     ],
-    ids=["sampler", "no store", "stream", "growth", "pool"],
+    ids=["sampler", "no store", "stream", "growth", "pool", "rounds"],
 )
 @pytest.mark.nightly
 def test_a_curated_run_that_is_stopped_and_resumed_has_the_same_weights(

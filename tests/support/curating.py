@@ -120,7 +120,8 @@ def play_group(
             curation.hooks.on_finished(RolloutKey(group=number, sample=leaf.sample), tree, leaf)
         begun = target
         state = GroupProgress(number=number, target=target, started=target, live=0)
-        if (more := curation.hooks.more(state, tree.leaves)) == 0:
+        (more,) = curation.hooks.more([(state, tree.leaves)])
+        if more == 0:
             return tree if curation.hooks.on_group(state, tree.leaves) else None
         log.asks.append(Asked(number, request.task, more, request.max_turns, target))
         target += more

@@ -5,6 +5,7 @@ Sources: DART (arXiv 2509.23866; the length cap follows the paper, the code lack
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -32,12 +33,20 @@ class RolloutAllocation(Protocol):
         """Number of a task's latest scores that count; 0 keeps no records of tasks."""
         ...
 
+    @property
+    def by_step(self) -> bool:
+        """True when `more` has to see all groups of a step at once."""
+        ...
+
     def first(self, record: TaskStatistics, *, base: int, max_turns: int) -> TaskAllotment:
         """Return a task's first allotment; `base` and `max_turns` are the run's."""
         ...
 
-    def more(self, group: GroupOutcome, *, base: int) -> int:
-        """Return the number of trajectories added to a group once it has ended; asked once."""
+    def more(self, groups: Sequence[GroupOutcome], *, base: int) -> list[int]:
+        """Return the number of trajectories added to each group, all of whose have ended.
+
+        Asked again when those have ended, too.
+        """
         ...
 
 
@@ -49,11 +58,15 @@ class FixedAllocator:
     def window(self) -> int:
         return 0
 
+    @property
+    def by_step(self) -> bool:
+        return False
+
     def first(self, record: TaskStatistics, *, base: int, max_turns: int) -> TaskAllotment:
         return TaskAllotment(trajectories=base, max_turns=max_turns)
 
-    def more(self, group: GroupOutcome, *, base: int) -> int:
-        return 0
+    def more(self, groups: Sequence[GroupOutcome], *, base: int) -> list[int]:
+        return [0] * len(groups)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +81,10 @@ class DartAllocator:
     length_slack: float | None = 1.5
     """Turn cap over the longest success; 1.0 is the paper's, null leaves the run's cap (code)."""
 
+    @property
+    def by_step(self) -> bool:
+        return False
+
     def first(self, record: TaskStatistics, *, base: int, max_turns: int) -> TaskAllotment:
         rate = find_recent_rate(record, window=self.window)
         longest, slack = record.longest_success_turns, self.length_slack
@@ -80,8 +97,8 @@ class DartAllocator:
             else cap_dart_turns(longest, limit=max_turns, slack=slack),
         )
 
-    def more(self, group: GroupOutcome, *, base: int) -> int:
-        return 0
+    def more(self, groups: Sequence[GroupOutcome], *, base: int) -> list[int]:
+        return [0] * len(groups)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +118,10 @@ class DarsAllocator:
     def window(self) -> int:
         return 0
 
+    @property
+    def by_step(self) -> bool:
+        return False
+
     def limit(self, base: int) -> int:
         """Return the most trajectories one group may have."""
         factor = 4 if self.form == "equal" else 8
@@ -109,10 +130,16 @@ class DarsAllocator:
     def first(self, record: TaskStatistics, *, base: int, max_turns: int) -> TaskAllotment:
         return TaskAllotment(trajectories=base, max_turns=max_turns)
 
-    def more(self, group: GroupOutcome, *, base: int) -> int:
-        """Return the second phase; 0 for a group of failures only, which measured nothing."""
+    def more(self, groups: Sequence[GroupOutcome], *, base: int) -> list[int]:
+        return [self.count_extra(group, base=base) for group in groups]
+
+    def count_extra(self, group: GroupOutcome, *, base: int) -> int:
+        """Return the second phase of a group that has not had it.
+
+        0 for a group of failures only, which measured nothing.
+        """
         rate = success_rate(group)
-        if rate is None:
+        if rate is None or group.asked > base:
             return 0
         more = count_dars_extra(
             rate,

@@ -2,8 +2,7 @@
 
 Groups may begin in one step and end in another, so each counts in the step in which it ends; one
 that is begun again for its age counts again when it ends again. The scheduler decides how many
-groups to open; the allocation says how large each is, and a second phase lets its group grow where
-it is.
+groups to open; the allocation says how large each is, and may let it grow where it is.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -27,7 +26,7 @@ from agentrl.rollout.curation.state_json import encode
 from agentrl.rollout.curation.steps import compute_kept_share, turn_weights
 from agentrl.rollout.curation.success_pool import SuccessLoan
 from agentrl.rollout.curation.task_curator import CuratedBatch, TaskCurator
-from agentrl.rollout.scheduler.topology import GroupProgress, RolloutHooks, RolloutKey
+from agentrl.rollout.scheduler.topology import GroupEnd, GroupProgress, RolloutHooks, RolloutKey
 from agentrl.store.trajectory_copy import TrajectoryCopy, keep_members, replace_branch
 from agentrl.task import Task
 from agentrl.trajectory import Leaf, Tree
@@ -70,7 +69,6 @@ class GroupCuration:
     """Groups that were judged and are in no batch yet, with their numbers."""
     _groups: int = field(init=False)
     _trees: dict[int, Tree] = field(default_factory=dict[int, Tree])
-    _grown: dict[int, Task] = field(default_factory=dict[int, Task])
     _drawn: set[str] = field(default_factory=set[str])
     _judged: list[JudgedGroup] = field(default_factory=list[JudgedGroup])
     _new_loans: list[SuccessLoan] = field(default_factory=list[SuccessLoan])
@@ -148,10 +146,9 @@ class GroupCuration:
     def keep(self, groups: Sequence[GroupState]) -> None:
         """Go on with groups that a record kept, before the scheduler adopts them.
 
-        One that was enlarged has had its second phase. What was drawn counts in the step in which
-        it was, and a round that was cut short is drawn to its end.
+        What was drawn counts in the step in which it was, and a round that was cut short is drawn
+        to its end.
         """
-        self._grown |= {group.id: group.task for group in groups if group.size != group.opened.size}
         self._kept = tuple(groups)
         self._recall(self.version)
 
@@ -185,7 +182,12 @@ class GroupCuration:
     @property
     def hooks(self) -> RolloutHooks:
         """Callbacks for the scheduler."""
-        return RolloutHooks(on_finished=self._on_finished, more=self._more, on_group=self._on_group)
+        return RolloutHooks(
+            on_finished=self._on_finished,
+            more=self._more,
+            more_by_step=self.curator.rules.allocation.by_step,
+            on_group=self._on_group,
+        )
 
     def batch(self, trees: Sequence[Tree]) -> CuratedBatch:
         """Take the trees of a batch, learn from all groups since the last one, and mark loans."""
@@ -261,12 +263,9 @@ class GroupCuration:
         self._trees[attempt.group] = tree
         self._groups = max(self._groups, attempt.group + 1)
 
-    def _more(self, state: GroupProgress, leaves: Sequence[Leaf]) -> int:
-        if state.number in self._grown:
-            return 0
-        self._grown[state.number] = self._trees[state.number].task
-        allocation, base = self.curator.rules.allocation, self.curator.group_size
-        return allocation.more(self._result(state, leaves), base=base)
+    def _more(self, ends: Sequence[GroupEnd]) -> list[int]:
+        groups = [self._result(state, leaves) for state, leaves in ends]
+        return self.curator.rules.allocation.more(groups, base=self.curator.group_size)
 
     def _result(self, state: GroupProgress, leaves: Sequence[Leaf]) -> GroupOutcome:
         tree = self._trees[state.number]
@@ -328,7 +327,6 @@ class GroupCuration:
     def _forget(self) -> None:
         flying = {id(task) for task in self.flying()}
         self._trees = {n: tree for n, tree in self._trees.items() if id(tree.task) in flying}
-        self._grown = {n: task for n, task in self._grown.items() if id(task) in flying}
         self._waiting = {
             key: (tree, n) for key, (tree, n) in self._waiting.items() if id(tree.task) in flying
         }

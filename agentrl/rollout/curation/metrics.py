@@ -62,14 +62,15 @@ def figures(account: StepAccount) -> dict[str, float]:
     """Return the figures of a step, all under `curation/`."""
     state = account.collection
     verdicts = Counter(judged.verdict for judged in state.judged)
-    trajectories = sum(judged.group.asked for judged in state.judged)
+    sizes = [judged.group.asked for judged in state.judged]
     sampled = account.sampled_tokens
     metrics: dict[str, float] = {
         "kept": verdicts["kept"],
         **{f"dropped_{name}": verdicts[name] for name in DROPPED},
         "rounds": state.rounds,
-        "trajectories_asked": trajectories,
-        "trajectories_extra": trajectories - account.base * len(state.judged),
+        "trajectories_asked": sum(sizes),
+        "trajectories_extra": sum(sizes) - account.base * len(sizes),
+        "trajectories_max": max(sizes, default=0),
         "members_left_out": account.left_out,
         "loans": len(account.loans),
         "loan_age_max": max((loan.age for loan in account.loans), default=0),

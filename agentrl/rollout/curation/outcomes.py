@@ -20,6 +20,8 @@ class RolloutSummary:
     """The oldest that sampled one of its tokens; -1 without sampled tokens."""
     seconds: float = 0.0
     turn_rewards: tuple[float, ...] = ()
+    logprob: float = 0.0
+    """Sum over its sampled tokens, under the policies that sampled them."""
 
     def __post_init__(self) -> None:
         if self.reward is not None and not math.isfinite(self.reward):
@@ -104,4 +106,5 @@ def result_of(tree: Tree, leaf: Leaf) -> RolloutSummary:
         version=min((v for node in sampled for v in node.versions), default=-1),
         seconds=leaf.seconds,
         turn_rewards=leaf.turn_rewards,
+        logprob=math.fsum(logprob for node in sampled for logprob in node.logprobs),
     )

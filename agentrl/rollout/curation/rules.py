@@ -13,11 +13,14 @@ from agentrl.rollout.curation.allocation import (
 )
 from agentrl.rollout.curation.cdas import CdasTaskSampler
 from agentrl.rollout.curation.dapo import DynamicSamplingFilter
+from agentrl.rollout.curation.duet import DuetAllocator
 from agentrl.rollout.curation.members import BalancedRollouts
+from agentrl.rollout.curation.rounds import RoundAllocator
 from agentrl.rollout.curation.sampling import CurriculumSampler, UniformTaskSampler
 from agentrl.rollout.curation.steps import HighEntropySteps
 from agentrl.rollout.curation.success_pool import SuccessPool
 from agentrl.rollout.curation.vade import VadeTaskSampler
+from agentrl.rollout.curation.xrpo import XrpoAllocator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +53,13 @@ SLOTS: Mapping[str, Mapping[str, Callable[..., Any] | None]] = {
         "cdas": CdasTaskSampler,
         "vade": VadeTaskSampler,
     },
-    "allocation": {"fixed": FixedAllocator, "dart": DartAllocator, "dars": DarsAllocator},
+    "allocation": {
+        "fixed": FixedAllocator,
+        "dart": DartAllocator,
+        "dars": DarsAllocator,
+        "xrpo": XrpoAllocator,
+        "duet": DuetAllocator,
+    },
     "filter": {"none": None, "dapo": DynamicSamplingFilter},
     "pool": {"none": None, "success": SuccessPool},
     "members": {"all": None, "balanced": BalancedRollouts},
@@ -213,6 +222,28 @@ CONFLICTS: tuple[CurationConflict, ...] = (
         "curation.allocation.max_trajectories leaves no trajectories for a second phase beyond "
         "rollout.group_size; raise curation.allocation.max_trajectories, or set "
         "curation.allocation.name: fixed",
+    ),
+    CurationConflict(
+        lambda r, a: (
+            isinstance(r.allocation, RoundAllocator) and r.allocation.first_round >= a.group_size
+        ),
+        "curation.allocation.first_round is not below rollout.group_size, the mean number of "
+        "trajectories per task, so later rounds have none to share; lower "
+        "curation.allocation.first_round or raise rollout.group_size",
+    ),
+    CurationConflict(
+        lambda r, a: (
+            isinstance(r.allocation, DuetAllocator)
+            and r.allocation.max_trajectories <= r.allocation.first_round
+        ),
+        "curation.allocation.max_trajectories is not above curation.allocation.first_round, so no "
+        "task ever gets more; raise the first",
+    ),
+    CurationConflict(
+        lambda r, a: isinstance(r.allocation, RoundAllocator) and r.filter is not None,
+        "curation.filter.name: dapo asks for other groups once the step's trajectories have been "
+        "shared, but curation.allocation.name: xrpo and duet share them among all groups of the "
+        "step; set curation.filter.name: none, or curation.allocation.name: fixed",
     ),
     CurationConflict(
         lambda r, a: r.steps is not None and not a.entropies,

@@ -128,6 +128,8 @@ class RolloutScheduler(ClosingResource):
         self._rates = OutcomeRates(alarms or FailureRateLimits())
         self._bias = RolloutLengthBias()
         self._trees: dict[int, Tree] = {}
+        self._complete_groups: list[int] = []
+        """Groups that wait for the others of their step, to grow together."""
         self._running: dict[QueuedRollout, RunningRollout] = {}
         self._ending: set[asyncio.Task[Any]] = set()
         self._open = asyncio.Event()
@@ -373,6 +375,8 @@ class RolloutScheduler(ClosingResource):
         self._queue.dry = False
         while not self._closed and self._error is None and (count := self._queue.groups_to_open()):
             self._queue.dry = not self._open_groups(count)
+        if self._complete_groups and len(self._complete_groups) == self._queue.state.open:
+            self._end_round()
         while not self._closed and (member := self._queue.start_next()) is not None:
             # A branch has its coroutine already, and only waits for its place.
             (self._running.get(member) or self._begin(member, self._play)).place.set()
@@ -520,14 +524,37 @@ class RolloutScheduler(ClosingResource):
         )
 
     def _complete(self, number: int, *, trains: bool) -> None:
+        if trains and self._hooks.more_by_step:
+            self._complete_groups.append(number)  # `_pump` sees when it was the last one
+        elif not trains or not self._grow([number]):
+            self._settle(number, trains=trains)
+
+    def _end_round(self) -> None:
+        """Let the step's groups grow together; once none does, all of them are settled."""
+        numbers, self._complete_groups = sorted(self._complete_groups), []
+        if grown := self._grow(numbers):
+            self._complete_groups = [number for number in numbers if number not in grown]
+            return
+        for number in numbers:
+            self._settle(number, trains=True)
+
+    def _grow(self, numbers: Sequence[int]) -> set[int]:
+        """Ask what complete groups get on top, and return those that go on."""
+        groups = [group for n in numbers if (group := self._queue.group(n)) is not None]
+        counts = self._hooks.more([(group.state, group.leaves) for group in groups])
+        grown: set[int] = set()
+        for group, count in zip(groups, counts, strict=True):
+            # One that had been handed over before has had all it gets.
+            was_complete = group.resumed is not None and group.resumed.status == "complete"
+            if not was_complete and self._queue.grow(group, count):
+                grown.add(group.state.number)
+                self.events.emit(GroupResized(group=group.state.number, size=group.state.target))
+        return grown
+
+    def _settle(self, number: int, *, trains: bool) -> None:
+        """Let the hooks judge a group that has all its trajectories."""
         group = self._queue.group(number)
         assert group is not None
-        # One that had been handed over before has had all it gets.
-        was_complete = group.resumed is not None and group.resumed.status == "complete"
-        more = 0 if was_complete or not trains else self._hooks.more(group.state, group.leaves)
-        if self._queue.grow(group, more):
-            self.events.emit(GroupResized(group=number, size=group.state.target))
-            return
         if trains and self._hooks.on_group(group.state, group.leaves):
             self._queue.accept(group)
             return

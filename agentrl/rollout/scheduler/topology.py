@@ -90,6 +90,10 @@ class IndependentRollouts(RolloutTopology):
         return max(0, group.target + self.redundancy - group.started)
 
 
+GroupEnd = tuple[GroupProgress, Sequence[Leaf]]
+"""A complete group and its leaves."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutHooks:
     """Callbacks for a run's trajectories, on the event loop: durability, curation, traces.
@@ -101,9 +105,12 @@ class RolloutHooks:
     """A turn is complete and on the tree; the next request has not been made."""
     on_finished: Callable[[RolloutKey, Tree, Leaf], None] = lambda attempt, tree, leaf: None
     """A trajectory ended for good, failures among them; it is not on the tree yet."""
-    more: Callable[[GroupProgress, Sequence[Leaf]], int] = lambda group, leaves: 0
-    """A group is complete; how many trajectories it gets on top before `on_group` hears of it.
+    more: Callable[[Sequence[GroupEnd]], Sequence[int]] = lambda groups: [0] * len(groups)
+    """Groups are complete; how many trajectories each gets on top before `on_group` hears of it.
     Asked again when those have ended."""
+    more_by_step: bool = False
+    """`more` is asked about all open groups at once, when all are complete, until it adds nothing;
+    else about each alone. For `sync`, where a step's groups are open together."""
     on_group: Callable[[GroupProgress, Sequence[Leaf]], bool] = lambda group, leaves: True
     """A group is complete; False drops it, and another one takes its place."""
 

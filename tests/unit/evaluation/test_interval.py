@@ -6,7 +6,6 @@ effective number, Wilson's centre left at the mean.
 """
 
 import math
-import statistics
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,7 +13,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from agentrl.evaluation.interval import IntervalEstimate, mean_estimate, rate_estimate, two_sided_t
+from agentrl.evaluation.interval import IntervalEstimate, mean_estimate, rate_estimate
 from benchmarks.intervals import covered, wilson
 
 CONFIDENCE = 0.95
@@ -22,25 +21,6 @@ CONFIDENCE = 0.95
 
 def ends(estimate: IntervalEstimate) -> tuple[float, float]:
     return estimate.low, estimate.high
-
-
-@pytest.mark.parametrize(
-    ("degrees", "t"),
-    [(1, 12.7062), (2, 4.30265), (3, 3.18245), (4, 2.77645), (10, 2.22814), (199, 1.97196)],
-)
-def test_student_quantiles_are_those_of_the_tables(degrees: int, t: float) -> None:
-    assert two_sided_t(0.95, degrees) == pytest.approx(t, rel=2e-6)
-
-
-def test_student_becomes_normal() -> None:
-    normal = statistics.NormalDist().inv_cdf(0.995)
-    assert two_sided_t(0.99, 20_000) == pytest.approx(normal, rel=1e-3)
-
-
-@pytest.mark.parametrize(("confidence", "degrees"), [(0.95, 0), (0.0, 5), (1.0, 5)])
-def test_student_refuses_what_it_has_no_answer_for(confidence: float, degrees: int) -> None:
-    with pytest.raises(ValueError, match="degrees"):
-        two_sided_t(confidence, degrees)
 
 
 def test_mean_golden() -> None:

@@ -135,22 +135,22 @@ def test_dars_never_asks_beyond_its_limit(
     rewards: list[float | None], form: DarsForm, std: bool, limit: int
 ) -> None:
     rule = DarsAllocator(form=form, normalise_std=std, max_trajectories=limit)
-    more = rule.more(group(*rewards), base=len(rewards))
+    (more,) = rule.more([group(*rewards)], base=len(rewards))
     assert 0 <= more <= max(0, limit - len(rewards))
 
 
 def test_a_group_of_failures_gets_no_second_phase() -> None:
-    assert DarsAllocator().more(group(None, None), base=2) == 0
-    assert FixedAllocator().more(group(0.0, 0.0), base=2) == 0
+    assert DarsAllocator().more([group(None, None)], base=2) == [0]
+    assert FixedAllocator().more([group(0.0, 0.0)], base=2) == [0]
 
 
 def test_failures_do_not_make_a_task_look_hard() -> None:
-    assert DarsAllocator().more(group(1.0, 0.0, None, None, None, None, None, None), base=8) == 0
+    assert DarsAllocator().more([group(1.0, 0.0, *[None] * 6)], base=8) == [0]
 
 
 def test_a_second_phase_stays_within_its_seconds() -> None:
-    assert DarsAllocator(budget_s=5.5).more(group(*[0.0] * 8), base=8) == 5
-    assert DarsAllocator(budget_s=500).more(group(*[0.0] * 8), base=8) == 24
+    assert DarsAllocator(budget_s=5.5).more([group(*[0.0] * 8)], base=8) == [5]
+    assert DarsAllocator(budget_s=500).more([group(*[0.0] * 8)], base=8) == [24]
 
 
 # Records
@@ -506,6 +506,21 @@ def complaint(rules: CurationRules, around: CurationContext) -> str:
             {"allocation": {"name": "dars", "max_trajectories": 8}},
             {},
             ("curation.allocation.max_trajectories", "rollout.group_size"),
+        ),
+        (
+            {"allocation": {"name": "xrpo", "first_round": 8}},
+            {},
+            ("curation.allocation.first_round", "rollout.group_size"),
+        ),
+        (
+            {"allocation": {"name": "duet", "first_round": 4, "max_trajectories": 4}},
+            {},
+            ("curation.allocation.max_trajectories", "curation.allocation.first_round"),
+        ),
+        (
+            {"allocation": {"name": "xrpo"}, "filter": {"name": "dapo"}},
+            {},
+            ("curation.filter.name", "curation.allocation.name"),
         ),
         (
             {"steps": {"name": "high_entropy"}},

