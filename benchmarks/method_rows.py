@@ -1,4 +1,4 @@
-"""Rows of `benchmarks/methods.py`: each method in the situation it is for, as changes of one config.
+"""Rows of `benchmarks/methods.py`: each method in its situation, as changes of one config.
 
 A situation is a run of GRPO; with a method's keys on top it is that method's run. So the twin of
 every method of a situation is the same run, and nothing but the method differs.

@@ -1,18 +1,19 @@
 """Every method beside its neutral twin: one table.
 
 A method runs in the situation it is for (`method_rows.py`): stale data for corrections, groups of
-two for MC-GRPO, tasks that come again for samplers. Its twin is GRPO in the same situation, from the
-same warm-started policy and seed; all methods of a situation share it. The policy and the task are
-tiny (`sums.py`), so that a row takes half a minute of one core.
+two for MC-GRPO, tasks that come again for samplers. Its twin is GRPO in the same situation, from
+the same warm-started policy and seed; all methods of a situation share it. The policy and the task
+are tiny (`sums.py`), so that a row takes some fifteen seconds of one core.
 
 The twin trains a number of steps, and the tokens that it sampled are the budget of the others: they
 train until an evaluation, every 3 steps, at which they have sampled as many. What was sampled and
 dropped counts.
 
-- `to B`: sampled tokens up to the first evaluation of at least B, the highest of `BARS` that the twin
-  reaches; relative to the twin's.
-- `held out`: pass@1 at the evaluation closest to the budget, with Wilson's interval over tasks. Where
-  it overlaps the twin's, the table says that no difference was seen. A seed is one seed.
+- `to B`: sampled tokens up to the first evaluation of at least B, the highest of `BARS` that the
+  twin reaches; relative to the twin's.
+- `held out`: pass@1 at the evaluation closest to the budget, with Wilson's interval over tasks.
+  Where it overlaps the twin's, the table says that no difference was seen. It knows nothing of
+  seeds that were not run.
 - `CPU`: processor seconds per training step without evaluations, relative to the twin's.
 
 What is finished is kept in `--folder`, and a further call goes on with the rest. `--only loss.gspo`
@@ -109,8 +110,10 @@ class MethodRun:
     @classmethod
     def read(cls, known: Mapping[str, Any]) -> Self:
         """Return what `asdict` made a mapping of."""
-        curve = tuple(CurvePoint(**point) for point in known["curve"])
-        return cls(**{**known, "cell": Cell(**known["cell"]), "curve": curve})
+        fields = dict(known)
+        fields["cell"] = Cell(**known["cell"])
+        fields["curve"] = tuple(CurvePoint(**point) for point in known["curve"])
+        return cls(**fields)
 
     def passes(self, budget: int) -> list[float]:
         """Return 1 per held-out task that passed and 0 per other one, at the evaluation closest to
