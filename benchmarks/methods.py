@@ -31,6 +31,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal, Self
 
+from agentrl.config.advice import FIGURES
 from agentrl.config.load import load_config
 from agentrl.errors import AgentrlError
 from agentrl.evaluation.interval import IntervalEstimate, rate_estimate
@@ -387,6 +388,17 @@ def format_estimate(estimate: IntervalEstimate) -> str:
     return f"{estimate.mean:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"
 
 
+def describe(own: Comparison) -> str:
+    """Return the figure of a method in words, for `agentrl methods --for`."""
+    ratio = own.token_ratio
+    tokens = "never" if ratio is None else f"{ratio:.2f} of GRPO's tokens"
+    estimate, twin = own.estimate, own.twin_estimate
+    return (
+        f"{tokens} to {own.bar}; held out {format_estimate(estimate)}, GRPO "
+        f"{format_estimate(twin)}: {judge(estimate, twin)}"
+    )
+
+
 def state(benchmark: Benchmark, comparisons: Sequence[Comparison]) -> None:
     """State the figures of every method."""
     for own in comparisons:
@@ -411,7 +423,12 @@ def main() -> None:
     arguments.add_argument("--folder", type=Path, default=Path("runs/methods"))
     arguments.add_argument("--only", nargs="+", choices=tuple(ROWS), metavar="ROW", default=None)
     arguments.add_argument("--seeds", type=int, nargs="+", default=(0,))
-    arguments.add_argument("--record", type=Path, metavar="FILE", help="write the curves there")
+    arguments.add_argument(
+        "--record",
+        type=Path,
+        metavar="FILE",
+        help="write the curves there, and the figures for `agentrl methods --for`",
+    )
     chosen = arguments.parse_args()
     methods = MethodTable(folder=chosen.folder)
     names = chosen.only or (QUICK_ROWS if chosen.quick else tuple(ROWS))
@@ -432,6 +449,8 @@ def main() -> None:
     if chosen.record is not None:
         found = [asdict(run) for run in runs.values()]
         chosen.record.write_text(json.dumps(found, indent=1) + "\n")
+        figures = {own.name: describe(own) for own in comparisons}
+        FIGURES.write_text(json.dumps(figures, indent=1) + "\n")
 
 
 if __name__ == "__main__":

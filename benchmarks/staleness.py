@@ -15,8 +15,7 @@ is of the first policy. The table states the ages that were trained, not the bou
   at least 0.9; mean over the seeds that got there. What waits in the backlog is not in it.
 
 What is finished is kept in `--folder`, and a further call goes on with the rest.
-`--only grpo m2po --staleness 16 --seeds 0` runs and tells a part; `--only` also takes ttrl, dare,
-echo, milestones and nudge.
+`--only grpo m2po --staleness 16 --seeds 0` runs and tells a part.
 """
 
 import json
@@ -35,8 +34,6 @@ from benchmarks.commands import CONFIGS, MADE, QUICK_WARMSTART, WARMSTART, agent
 from benchmarks.harness import Benchmark, parser, positive
 
 METHODS = ("grpo", "aepo", "ui_s1", "gspo", "cispo", "m2po")
-MORE = ("ttrl", "dare", "echo", "milestones", "nudge")
-"""Methods that only `--only` runs: docs/results.md has no figure of them."""
 STALENESS = (0, 4, 16)
 SEEDS = (0, 1, 2)
 QUICK_STALENESS = 4
@@ -200,7 +197,7 @@ def table(found: Sequence[Found]) -> str:
 
 def grouped(found: Iterable[Found]) -> dict[tuple[str, int], list[Found]]:
     """Return what was found by method and staleness, seeds in order."""
-    order = (*METHODS, *MORE)
+    order = METHODS
     groups: dict[tuple[str, int], list[Found]] = {}
     for one in sorted(found, key=lambda f: (order.index(f.cell.method), f.cell.name)):
         groups.setdefault((one.cell.method, one.cell.staleness), []).append(one)
@@ -292,8 +289,8 @@ def state(benchmark: Benchmark, found: Sequence[Found]) -> None:
 def main() -> None:
     """Run what is missing of the matrix and state what came out."""
     arguments = parser(__doc__)
-    arguments.add_argument("--folder", type=Path, default=Path("runs/methods"))
-    arguments.add_argument("--only", nargs="+", choices=(*METHODS, *MORE), default=METHODS)
+    arguments.add_argument("--folder", type=Path, default=Path("runs/staleness"))
+    arguments.add_argument("--only", nargs="+", choices=METHODS, default=METHODS)
     arguments.add_argument("--staleness", type=int, nargs="+", default=STALENESS)
     arguments.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
     arguments.add_argument("--jobs", type=positive, default=2, help="runs at a time")
@@ -311,7 +308,7 @@ def main() -> None:
     ]
     with ThreadPoolExecutor(chosen.jobs) as pool:
         results = list(pool.map(matrix.run, cells))
-    benchmark = Benchmark.from_arguments("methods", chosen)
+    benchmark = Benchmark.from_arguments("staleness", chosen)
     found = [one for one in results if one is not None]
     benchmark.notes = [
         f"{cell.name}: its run failed; look at {matrix.folder / 'runs' / cell.name}"

@@ -1,4 +1,4 @@
-"""The matrix of methods: what it asks of a run, and what it reads out of one.
+"""The matrix of methods on stale data: what it asks of a run, and what it reads out of one.
 
 Mutants seen caught: a cost without its last step, a bar that must be passed; ages not weighed by
 tokens; a fixed number of tasks; staleness without its backlog; a finished cell of other length
@@ -16,10 +16,10 @@ from agentrl.config.load import load_config
 from agentrl.config.schema import plain
 from agentrl.evaluation.interval import rate_estimate
 from agentrl.run.extensions import branching
-from benchmarks import methods
+from benchmarks import staleness
 from benchmarks.commands import CONFIGS, WARMSTART
 from benchmarks.harness import Benchmark
-from benchmarks.methods import (
+from benchmarks.staleness import (
     SIZES,
     STALENESS,
     Cell,
@@ -84,9 +84,9 @@ def found(cell: Cell = CELL, **changes: Any) -> Found:
 
 
 @pytest.mark.parametrize("method", SOURCES)
-@pytest.mark.parametrize("staleness", STALENESS)
-def test_every_cell_is_a_config_that_loads(method: str, staleness: int, tmp_path: Path) -> None:
-    cell = Cell(method=method, staleness=staleness, seed=2)
+@pytest.mark.parametrize("age", STALENESS)
+def test_every_cell_is_a_config_that_loads(method: str, age: int, tmp_path: Path) -> None:
+    cell = Cell(method=method, staleness=age, seed=2)
     keys = cell.keys(runs=tmp_path, policy=tmp_path / "policy", sizes=SIZES)
     config = load_config(
         CONFIGS / "methods" / f"{method}.yaml", [f"{key}={value}" for key, value in keys.items()]
@@ -94,9 +94,9 @@ def test_every_cell_is_a_config_that_loads(method: str, staleness: int, tmp_path
     rollout = config.rollout
     assert (config.run.name, config.run.seed, config.run.steps) == (cell.name, 2, 32)
     assert (config.policy.path, config.warmstart) == (str(tmp_path / "policy"), None)
-    if staleness:
+    if age:
         ahead = (rollout.mode, rollout.max_staleness, rollout.backlog)
-        assert ahead == ("async", staleness, staleness)
+        assert ahead == ("async", age, age)
     else:
         assert (rollout.mode, rollout.backlog) == ("sync", 0)
 
@@ -182,7 +182,7 @@ def test_the_table_has_a_row_per_method_and_staleness() -> None:
 
 def test_rows_are_stated_for_each_seed_that_got_there() -> None:
     bench = Benchmark("test")
-    methods.state(bench, [found(), found(Cell(method="gspo", staleness=4, seed=2), bar=None)])
+    staleness.state(bench, [found(), found(Cell(method="gspo", staleness=4, seed=2), bar=None)])
     names = [row.metric for row in bench.rows]
     assert names[:2] == ["gspo, staleness 4: age", "gspo, staleness 4: reward"]
     assert [name for name in names if "to 0.9" in name] == ["gspo, staleness 4, seed 1: to 0.9"] * 2
@@ -200,7 +200,7 @@ def test_what_is_finished_is_not_run_again(tmp_path: Path, monkeypatch: pytest.M
         lines = METRICS[: int(keys.get("run.steps", 0))]
         (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(own)}\n" for own in lines))
 
-    monkeypatch.setattr(methods, "agentrl", agentrl)
+    monkeypatch.setattr(staleness, "agentrl", agentrl)
     matrix = Matrix(folder=tmp_path, sizes=SIZES | {"run.steps": "6"})
     (tmp_path / "runs" / CELL.name).mkdir(parents=True)
     first = matrix.run(CELL)
@@ -217,9 +217,9 @@ def test_a_run_that_fails_is_told_and_tried_again(
 ) -> None:
     def fails(command: str, keys: dict[str, str], config: Path = CONFIGS) -> None:
         if command == "train":
-            raise methods.subprocess.CalledProcessError(1, "agentrl")
+            raise staleness.subprocess.CalledProcessError(1, "agentrl")
 
-    monkeypatch.setattr(methods, "agentrl", fails)
+    monkeypatch.setattr(staleness, "agentrl", fails)
     matrix = Matrix(folder=tmp_path)
     assert matrix.run(CELL) is None
     assert not matrix.file(CELL).exists()
