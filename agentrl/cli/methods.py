@@ -4,9 +4,8 @@ import shutil
 import textwrap
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Annotated
+from typing import Annotated, Any
 
-import click
 import typer
 from typer.core import TyperCommand
 
@@ -21,7 +20,7 @@ FOR = "--for"
 class MethodsCommand(TyperCommand):
     """A command whose option `--for` may stand alone."""
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         pairs = [*pairwise(args), *((last, "-") for last in args[-1:])]
         is_bare = [arg == FOR and following.startswith("-") for arg, following in pairs]
         args = [f"{FOR}=" if bare else arg for arg, bare in zip(args, is_bare, strict=True)]

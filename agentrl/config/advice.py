@@ -30,7 +30,7 @@ class MethodAdvice:
     """What another part of docs/results.md found."""
 
     def describe_evidence(self) -> str:
-        """Return what was measured, or that nothing was."""
+        """Return the figures that there are, or `NO_FIGURE`."""
         figure = read_figures().get(self.row, "")
         return "; ".join(filter(None, (figure, self.result))) or NO_FIGURE
 
@@ -184,15 +184,14 @@ SITUATIONS: Mapping[str, TrainingSituation] = {
             MethodAdvice(
                 name="DAPO's soft overlong punishment",
                 overrides=(
-                    "learn.reward_shaping="
-                    "[{name: overlong, limit_tokens: 800, buffer_tokens: 200}]",
+                    "learn.reward_shaping=[{name: overlong, limit_tokens: 180, buffer_tokens: 60}]",
                 ),
                 use="Deducts for length before the limit cuts.",
                 row="reward_shaping.overlong",
             ),
             MethodAdvice(
                 name="SIRI",
-                overrides=("rollout.schedule={min_turn_tokens: 128}",),
+                overrides=("rollout.schedule={min_turn_tokens: 32}",),
                 use="Tightens the limits and relaxes them again, in periods.",
                 row="rollout.schedule",
             ),

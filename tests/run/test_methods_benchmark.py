@@ -22,9 +22,9 @@ from benchmarks.methods import (
 
 
 def run(name: str, *points: tuple[int, float], cpu_s: float = 1.0) -> MethodRun:
-    curve = (CurvePoint(step=0, tokens=0, reward=0.4),) + tuple(
+    curve = tuple(
         CurvePoint(step=at, tokens=tokens, reward=reward)
-        for at, (tokens, reward) in enumerate(points, 1)
+        for at, (tokens, reward) in enumerate([(0, 0.4), *points])
     )
     cell = Cell(name=name, situation="fresh")
     return MethodRun(cell=cell, curve=curve, tasks=100, cpu_s=cpu_s, age=0.0)

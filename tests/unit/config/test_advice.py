@@ -1,7 +1,4 @@
-"""Methods by situation, as `agentrl methods --for` and docs/choosing.md show them.
-
-Mutants seen caught: see each test.
-"""
+"""Methods by situation, as `agentrl methods --for` and docs/choosing.md show them."""
 
 import json
 from pathlib import Path
@@ -15,7 +12,7 @@ from benchmarks.method_rows import ROWS
 from benchmarks.methods import describe, read_recorded
 from tests.support.commands import agentrl
 
-ADVICE = [(name, each) for name, situation in SITUATIONS.items() for each in situation.advice]
+ADVICE = [each for situation in SITUATIONS.values() for each in situation.advice]
 
 
 def test_the_page_holds_the_tables(root: Path) -> None:
@@ -28,10 +25,8 @@ def test_the_page_holds_the_tables(root: Path) -> None:
     assert tables.strip() == advice.markdown().strip()
 
 
-@pytest.mark.parametrize(
-    ("situation", "each"), ADVICE, ids=lambda value: getattr(value, "name", value)
-)
-def test_the_keys_of_a_method_make_a_config(situation: str, each: MethodAdvice, root: Path) -> None:
+@pytest.mark.parametrize("each", ADVICE, ids=lambda each: each.name)
+def test_the_keys_of_a_method_make_a_config(each: MethodAdvice, root: Path) -> None:
     load_config(root / "configs" / "quickstart.yaml", each.overrides)
     assert not each.row or each.row in ROWS
 
@@ -50,10 +45,13 @@ def test_what_was_not_measured_says_so() -> None:
     assert MethodAdvice(name="", overrides=(), use="", result="r").describe_evidence() == "r"
 
 
-def test_the_command_lists_situations_and_refuses_others() -> None:
-    assert [*SITUATIONS][0] in agentrl("methods", "--for").output
-    assert "DARS" in agentrl("methods", "--for", "sparse-reward").output
-    (found,) = json.loads(agentrl("methods", "--for", "no-labels", "--json").stdout)
+def test_the_command_lists_situations_and_refuses_others(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert all(name in agentrl(capsys, "methods", "--for")[1] for name in SITUATIONS)
+    assert "DARS" in agentrl(capsys, "methods", "--for", "sparse-reward")[1]
+    (found,) = json.loads(agentrl(capsys, "methods", "--for", "no-labels", "--json")[1])
     assert found == advice.to_json("no-labels")
-    refused = agentrl("methods", "--for", "rain", code=2)
-    assert all(name in refused.output for name in SITUATIONS)
+    code, _, refusal = agentrl(capsys, "methods", "--for", "rain")
+    assert code == 2
+    assert all(name in refusal for name in SITUATIONS)
