@@ -404,7 +404,7 @@ SITUATIONS: Mapping[str, TrainingSituation] = {
                 name="UI-S1, semi-online",
                 overrides=("env.id=recorded/Expert-v0", "learn.advantage={name: ui_s1}"),
                 use="The policy acts on its own history and is compared with the expert.",
-                result="less good than more supervision: SOP -0.037 [-0.067, -0.007]; the same from "
+                result="worse than more supervision: SOP -0.037 [-0.067, -0.007]; the same from "
                 "a weaker start",
             ),
         ),
