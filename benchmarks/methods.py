@@ -309,10 +309,11 @@ class Comparison:
 
     @property
     def token_ratio(self) -> float | None:
-        """Return the tokens to the bar over the twin's; None if a seed never reached it."""
+        """Return the tokens to the bar over the twin's; None if a seed never reached it, or the
+        twin reached none."""
         own = [run.tokens_to(self.bar) for run in self.runs]
         twin = [run.tokens_to(self.bar) for run in self.twins]
-        if None in own or None in twin:
+        if not self.bar or None in own or None in twin:
             return None
         return sum(filter(None, own)) / max(1, sum(filter(None, twin)))
 
@@ -359,9 +360,10 @@ def _lines(own: Sequence[Comparison]) -> list[str]:
     first = own[0]
     tokens = fmean(twin.tokens_to(first.bar) or 0 for twin in first.twins)
     cpu_s = fmean(twin.cpu_s for twin in first.twins)
-    twin = (TWIN, f"{tokens:,.0f} tokens", format_estimate(first.twin_estimate), f"{cpu_s:.2f} s")
+    reached = f"{tokens:,.0f} tokens" if first.bar else "never"
+    twin = (TWIN, reached, format_estimate(first.twin_estimate), f"{cpu_s:.2f} s")
     return [
-        f"| method | to {first.bar} | held out | CPU per step | |",
+        f"| method | to {first.bar or BARS[-1]} | held out | CPU per step | |",
         "| --- | ---: | --- | ---: | --- |",
         f"| {' | '.join(twin)} | |",
         *(_line(each) for each in own),
@@ -391,10 +393,14 @@ def format_estimate(estimate: IntervalEstimate) -> str:
 def describe(own: Comparison) -> str:
     """Return the figure of a method in words, for `agentrl methods --for`."""
     ratio = own.token_ratio
-    tokens = "never" if ratio is None else f"{ratio:.2f} of GRPO's tokens"
+    tokens = (
+        f"never to {own.bar}" if ratio is None else f"{ratio:.2f} of GRPO's tokens to {own.bar}"
+    )
+    if not own.bar:
+        tokens = f"GRPO never reached {BARS[-1]}"
     estimate, twin = own.estimate, own.twin_estimate
     return (
-        f"{tokens} to {own.bar}; held out {format_estimate(estimate)}, GRPO "
+        f"{tokens}; held out {format_estimate(estimate)}, GRPO "
         f"{format_estimate(twin)}: {judge(estimate, twin)}"
     )
 
