@@ -1,326 +1,462 @@
-"""Six methods on stale data: GRPO, AEPO, UI-S1, GSPO, CISPO and M2PO at staleness 0, 4 and 16.
+"""Every method beside its neutral twin: one table.
 
-Every cell is `agentrl train configs/methods/METHOD.yaml` in a process of its own with one thread,
-from a warm-started policy that all cells of a seed share. Beside the configs, steps are smaller
-(8 tasks x 8 trajectories), so that learning takes long enough for staleness to matter.
+A method runs in the situation it is for (`method_rows.py`): stale data for corrections, groups of
+two for MC-GRPO, tasks that come again for samplers. Its twin is GRPO in the same situation, from
+the same warm-started policy and seed; all methods of a situation share it. The policy and the task
+are tiny (`sums.py`), so that a row takes some fifteen seconds of one core.
 
-Staleness 0 is `sync`. The others are `async` with `max_staleness` and a `backlog` of as much: left
-alone a trainer that is faster than the rollouts never gets old data, and its bound says nothing.
-With the backlog every token of a step is exactly that old, once so many steps are over; before, it
-is of the first policy. The table states the ages that were trained, not the bound.
+The twin trains a number of steps, and the tokens that it sampled are the budget of the others: they
+train until an evaluation, every 3 steps, at which they have sampled as many. What was sampled and
+dropped counts.
 
-- `reward`: of the last weights on held-out tasks, per seed, and over the tasks of all seeds with
-  Wilson's interval, which takes the seeds as they are: it knows nothing of those that were not run.
-- `to 0.9`: what the batches had cost up to the first of the evaluations, every 4 steps, that found
-  at least 0.9; mean over the seeds that got there. What waits in the backlog is not in it.
+- `to B`: sampled tokens up to the first evaluation of at least B, the highest of `BARS` that the
+  twin reaches; relative to the twin's.
+- `held out`: pass@1 at the evaluation closest to the budget, with Wilson's interval over tasks.
+  Where it overlaps the twin's, the table says that no difference was seen. It knows nothing of
+  seeds that were not run.
+- `CPU`: processor seconds per training step without evaluations, relative to the twin's.
 
-What is finished is kept in `--folder`, and a further call goes on with the rest.
-`--only grpo m2po --staleness 16 --seeds 0` runs and tells a part; `--only` also takes ttrl, dare,
-echo, milestones and nudge.
+What is finished is kept in `--folder`, and a further call goes on with the rest. `--only loss.gspo`
+runs that row and its twin.
 """
 
 import json
 import shutil
-import subprocess
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+import time
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Self
+from typing import Any, Literal, Self
 
+from agentrl.config.advice import FIGURES
+from agentrl.config.load import load_config
+from agentrl.errors import AgentrlError
 from agentrl.evaluation.interval import IntervalEstimate, rate_estimate
-from benchmarks.commands import CONFIGS, MADE, QUICK_WARMSTART, WARMSTART, agentrl
-from benchmarks.harness import Benchmark, parser, positive
+from agentrl.run.train import train, warmstart
+from agentrl.runtime.progress import NOTHING
+from benchmarks.commands import QUICK_WARMSTART, QUICKSTART
+from benchmarks.harness import Benchmark, parser
+from benchmarks.method_rows import BASE, ROWS, SITUATIONS, Keys
 
-METHODS = ("grpo", "aepo", "ui_s1", "gspo", "cispo", "m2po")
-MORE = ("ttrl", "dare", "echo", "milestones", "nudge")
-"""Methods that only `--only` runs: docs/results.md has no figure of them."""
-STALENESS = (0, 4, 16)
-SEEDS = (0, 1, 2)
-QUICK_STALENESS = 4
-"""Of all methods but the first, which is run at each staleness in the quick form too."""
-BAR = 0.9
-SIZES = {
-    "rollout.tasks_per_step": "8",
-    "evaluate.tasks": "100",
-    "evaluate.every": "4",
-    "run.threads": "1",
-    "run.checkpoint_every": "1000",
-    "store": "null",
-    "metrics.tensorboard": "false",
-    "run.steps": "32",
-}
-QUICK_SIZES = SIZES | {
-    "rollout.tasks_per_step": "4",
-    "run.steps": "2",
-    "evaluate.tasks": "12",
-    "evaluate.every": "2",
-}
+BARS = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2)
+FURTHER = 2
+"""How many times the steps of its twin a method may take to sample as much."""
+QUICK: Keys = {"rollout.tasks_per_step": 2, "evaluate.tasks": 8}
+QUICK_STEPS = 3
+QUICK_ROWS = ("advantage.rloo", "correction.none")
+TWIN = "grpo"
+RECORDED = Path(__file__).parent / "recorded" / "methods.json"
+"""Runs of which docs/results.md has the figures."""
+
+
+class BudgetSpent(Exception):
+    """Ends a run that has sampled as many tokens as it may."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One run of the matrix."""
+    """One run of the table: a method in its situation, or the twin of a situation."""
 
-    method: str
-    staleness: int
-    seed: int
+    name: str
+    """Name of a row, or `TWIN`."""
+    situation: str
+    seed: int = 0
 
     @property
-    def name(self) -> str:
+    def file_name(self) -> str:
         """Return the name of its run and of its file."""
-        return f"{self.method}-{self.staleness}-{self.seed}"
+        return f"{self.situation}-{self.name}-{self.seed}"
 
-    def keys(self, *, runs: Path, policy: Path, sizes: Mapping[str, str]) -> dict[str, str]:
-        """Return what its run has other than its method's config."""
+    def keys(self, *, steps: int) -> dict[str, Any]:
+        """Return its keys over the quickstart's, where its twin takes that many steps."""
+        own = {} if self.name == TWIN else ROWS[self.name].keys
         return {
-            "run.folder": str(runs),
-            "run.name": self.name,
-            "run.seed": str(self.seed),
-            "policy.path": str(policy),
-            **MADE,
-            **sizes,
-            **stale(self.staleness),
+            **BASE,
+            "run.steps": FURTHER * steps,
+            "run.name": self.file_name,
+            "run.seed": self.seed,
+            **SITUATIONS[self.situation].keys,
+            **own,
         }
 
 
-def stale(staleness: int) -> dict[str, str]:
-    """Return the keys that make data so many versions old."""
-    if staleness == 0:
-        return {"rollout.mode": "sync"}
-    bounds = dict.fromkeys(("rollout.max_staleness", "rollout.backlog"), str(staleness))
-    return {"rollout.mode": "async", **bounds}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
-    """What batches cost until the held-out reward was first at the bar."""
+class CurvePoint:
+    """An evaluation of a run, and what the run had cost."""
 
     step: int
-    sampled_tokens: int
-    tool_calls: int
+    tokens: int
+    """Sampled so far, what was dropped among them."""
+    reward: float
+    """Held-out pass@1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class MethodRun:
     """What came out of a cell."""
 
     cell: Cell
-    curve: tuple[tuple[int, float], ...]
-    """Step and held-out reward, from before the first step to after the last."""
+    curve: tuple[CurvePoint, ...]
+    """From before the first step."""
     tasks: int
-    """Held-out tasks with a reward in the last evaluation."""
-    age_mean: float
-    """In versions, over all tokens that trained."""
-    age_max: int
-    bar: Cost | None
-    """None where no evaluation reached it."""
-
-    @property
-    def steps(self) -> int:
-        """Return how many steps were trained."""
-        return self.curve[-1][0]
-
-    @property
-    def passed(self) -> int:
-        """Return how many held-out tasks the last policy passed."""
-        return round(self.curve[-1][1] * self.tasks)
+    """Number of held-out tasks."""
+    cpu_s: float
+    """Processor seconds per training step."""
+    age: float
+    """Mean age of the tokens that trained, in versions."""
 
     @classmethod
-    def of(
-        cls, cell: Cell, summary: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]
-    ) -> Self:
-        """Read a run's `summary.json` and the lines of its `metrics.jsonl`."""
-        between = [
-            (line["step"], line["heldout/pass@1"]) for line in metrics if "heldout/pass@1" in line
-        ]
-        ends = (summary["before"]["pass@1"], summary["after"]["pass@1"])
-        curve = ((0, ends[0]), *between, (metrics[-1]["step"], ends[1]))
-        trained = [line["tokens/trained"] for line in metrics]
-        ages = zip(metrics, trained, strict=True)
-        return cls(
-            cell=cell,
-            curve=curve,
-            tasks=summary["after"]["n"],
-            age_mean=sum(line["age/mean"] * tokens for line, tokens in ages) / sum(trained),
-            age_max=round(max(line["age/max"] for line in metrics)),
-            bar=cost(curve, metrics),
-        )
+    def read(cls, known: Mapping[str, Any]) -> Self:
+        """Return what `asdict` made a mapping of."""
+        fields = dict(known)
+        fields["cell"] = Cell(**known["cell"])
+        fields["curve"] = tuple(CurvePoint(**point) for point in known["curve"])
+        return cls(**fields)
 
-    @classmethod
-    def read(cls, file: Path) -> Self:
-        """Read what `write` wrote."""
-        known = json.loads(file.read_text())
-        known["cell"] = Cell(**known["cell"])
-        known["curve"] = tuple((step, reward) for step, reward in known["curve"])
-        known["bar"] = None if known["bar"] is None else Cost(**known["bar"])
-        return cls(**known)
+    def passes(self, budget: int) -> list[float]:
+        """Return 1 per held-out task that passed and 0 per other one, at the evaluation closest to
+        a budget of sampled tokens."""
+        reward = min(self.curve[1:], key=lambda point: abs(point.tokens - budget)).reward
+        passed = round(reward * self.tasks)
+        return [1.0] * passed + [0.0] * (self.tasks - passed)
 
-    def write(self, file: Path) -> None:
-        """Write everything as JSON."""
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(asdict(self), indent=1) + "\n")
+    def tokens_to(self, bar: float) -> int | None:
+        """Return the sampled tokens at the first evaluation of at least `bar`; None for none."""
+        return next((point.tokens for point in self.curve if point.reward >= bar), None)
 
 
-def cost(
-    curve: Sequence[tuple[int, float]], metrics: Iterable[Mapping[str, Any]], bar: float = BAR
-) -> Cost | None:
-    """Return the cost of all steps up to the first evaluation that is at the bar; None for none."""
-    reached = next((step for step, reward in curve if reward >= bar), None)
-    if reached is None:
-        return None
-    before = [line for line in metrics if line["step"] <= reached]
-    return Cost(
-        step=reached,
-        sampled_tokens=round(sum(line["rollout/sampled_tokens"] for line in before)),
-        tool_calls=round(sum(line["rollout/tool_calls"] for line in before)),
-    )
+def count_sampled(figures: Mapping[str, float]) -> float:
+    """Return the tokens that a step has sampled; of curation also those that do not train.
+
+    Tokens of drafts were sampled before.
+    """
+    share = figures.get("curation/tokens_wasted_fraction", 0.0)
+    if share:
+        return figures["curation/tokens_wasted"] / share
+    return figures["rollout/sampled_tokens"] - figures.get("drafts/saved_tokens", 0.0)
 
 
-def pooled(found: Sequence[Found]) -> IntervalEstimate:
-    """Return the pass rate over the held-out tasks of several seeds, which are different tasks."""
-    values = [
-        value for one in found for value in [1.0] * one.passed + [0.0] * (one.tasks - one.passed)
-    ]
-    return rate_estimate(values, trials=[1.0] * len(values))
+@dataclass(slots=True, kw_only=True)
+class RunMeter:
+    """Follows a run, and ends it once it has sampled its budget. Owned by one run."""
+
+    budget: float = float("inf")
+    """In sampled tokens."""
+    last_step: int | None = None
+    """Step after which the run ends; None for the last one of `run.steps`."""
+    steps: int = 0
+    tokens: float = 0.0
+    cpu_s: float = 0.0
+    evaluating_s: float = 0.0
+    points: list[CurvePoint] = field(default_factory=list[CurvePoint])
+    ages: list[float] = field(default_factory=list[float])
+
+    @contextmanager
+    def phase(self, name: str, *, total: int, done: int = 0) -> Generator["_MeteredPhase"]:
+        began_s = time.process_time()
+        if name == "train":
+            self.evaluating_s = 0.0
+        try:
+            yield _MeteredPhase(self, counts=name == "train", at_s=began_s)
+        finally:
+            if name.startswith("evaluate"):
+                self.evaluating_s += time.process_time() - began_s
+
+    def say(self, text: str) -> None:
+        """Drop the line."""
+
+    def add_step(self, figures: Mapping[str, float], cpu_s: float) -> None:
+        """Count a step; raise `BudgetSpent` after an evaluation that the run may not outlive."""
+        self.steps += 1
+        self.tokens += count_sampled(figures)
+        self.cpu_s += cpu_s - self.evaluating_s
+        self.evaluating_s = 0.0
+        self.ages.append(figures.get("age/mean", 0.0))
+        if (reward := figures.get("heldout/pass@1")) is None:
+            return
+        self.points.append(CurvePoint(step=self.steps, tokens=round(self.tokens), reward=reward))
+        if self.tokens >= self.budget or self.steps == self.last_step:
+            raise BudgetSpent
 
 
-HEAD = (
-    "| method | staleness | age: mean, max | reward per seed | over tasks of all | "
-    "tokens to 0.9 | tool calls to 0.9 |\n| --- | ---: | ---: | --- | --- | ---: | ---: |"
-)
+@dataclass(slots=True)
+class _MeteredPhase:
+    meter: RunMeter
+    counts: bool
+    at_s: float
 
+    def advance(self, amount: int = 1, figures: Mapping[str, float] = NOTHING) -> None:
+        """Give a step to the meter."""
+        if self.counts:
+            cpu_s, self.at_s = time.process_time() - self.at_s, time.process_time()
+            self.meter.add_step(figures, cpu_s)
 
-def table(found: Sequence[Found]) -> str:
-    """Return a row per method and staleness as a Markdown table."""
-    return "\n".join([HEAD, *(line(own) for own in grouped(found).values())])
-
-
-def grouped(found: Iterable[Found]) -> dict[tuple[str, int], list[Found]]:
-    """Return what was found by method and staleness, seeds in order."""
-    order = (*METHODS, *MORE)
-    groups: dict[tuple[str, int], list[Found]] = {}
-    for one in sorted(found, key=lambda f: (order.index(f.cell.method), f.cell.name)):
-        groups.setdefault((one.cell.method, one.cell.staleness), []).append(one)
-    return dict(sorted(groups.items(), key=lambda item: (item[0][1], order.index(item[0][0]))))
-
-
-def line(own: Sequence[Found]) -> str:
-    """Return the row of one method at one staleness."""
-    cell, whole = own[0].cell, pooled(own)
-    bars = [one.bar for one in own if one.bar is not None]
-    reached = "" if len(bars) == len(own) else f" ({len(bars)} of {len(own)})"
-    tokens = f"{fmean(b.sampled_tokens for b in bars):,.0f}{reached}" if bars else "never"
-    calls = f"{fmean(b.tool_calls for b in bars):,.0f}{reached}" if bars else "never"
-    cells = (
-        cell.method,
-        str(cell.staleness),
-        f"{fmean(one.age_mean for one in own):.1f}, {max(one.age_max for one in own)}",
-        ", ".join(f"{one.curve[-1][1]:.2f}" for one in own),
-        f"{whole.mean:.3f} [{whole.low:.3f}, {whole.high:.3f}]",
-        tokens,
-        calls,
-    )
-    return f"| {' | '.join(cells)} |"
+    def update(self, begun: float, figures: Mapping[str, float] = NOTHING) -> None:
+        """Drop the figures."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Matrix:
-    """The cells, and the folder they are kept in."""
+class MethodTable:
+    """The runs, and the folder they are kept in."""
 
     folder: Path
-    sizes: Mapping[str, str] = field(default_factory=lambda: SIZES)
-    """Keys of every run."""
-    warmstart: Mapping[str, str] = field(default_factory=lambda: WARMSTART)
-    """Keys of the warm starts."""
+    changes: Keys = field(default_factory=dict[str, Any])
+    """Keys of every run over those of its cell."""
+    first: Keys = field(default_factory=dict[str, Any])
+    """Keys of the warm start."""
+    steps: int | None = None
+    """Number of steps of every twin; None for those of its situation."""
 
-    @property
-    def steps(self) -> int:
-        """Return how many steps every run trains."""
-        return int(self.sizes["run.steps"])
+    def run(self, cell: Cell) -> MethodRun:
+        """Return what a cell found, running it, and its twin before it, if that is not known.
 
-    def file(self, cell: Cell) -> Path:
-        """Return where a finished cell is kept."""
-        return self.folder / "cells" / f"{cell.name}.json"
+        Raises `AgentrlError` if a run fails.
+        """
+        file = self.folder / "cells" / f"{cell.file_name}.json"
+        if file.exists():
+            return MethodRun.read(json.loads(file.read_text()))
+        twin_steps = self.steps or SITUATIONS[cell.situation].steps
+        if cell.name == TWIN:
+            meter = RunMeter(last_step=twin_steps)
+        else:
+            meter = RunMeter(budget=self.run(twin_of(cell)).curve[-1].tokens)
+        found = self._train(cell, meter, steps=twin_steps)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(asdict(found), indent=1) + "\n")
+        return found
+
+    def _train(self, cell: Cell, meter: RunMeter, *, steps: int) -> MethodRun:
+        runs = self.folder / "runs"
+        shutil.rmtree(runs / cell.file_name, ignore_errors=True)
+        places = {"run.folder": str(runs), "policy.path": str(self.policy(cell.seed))}
+        changes = {**cell.keys(steps=steps), **places, **self.changes}
+        config = load_config(QUICKSTART, changes)
+        with suppress(BudgetSpent):
+            train(config, progress=meter)
+        summary = json.loads((runs / cell.file_name / "summary.json").read_text())
+        before = CurvePoint(step=0, tokens=0, reward=summary["before"]["pass@1"])
+        return MethodRun(
+            cell=cell,
+            curve=(before, *meter.points),
+            tasks=summary["before"]["n"],
+            cpu_s=meter.cpu_s / meter.steps,
+            age=fmean(meter.ages),
+        )
 
     def policy(self, seed: int) -> Path:
         """Return the first policy of a seed, made if it is not there."""
         policy = self.folder / "first" / f"seed-{seed}" / "policy"
         if not policy.exists():
             shutil.rmtree(policy.parent, ignore_errors=True)
-            names = {"run.folder": str(policy.parents[1]), "run.name": policy.parent.name}
-            keys = {**names, "run.seed": str(seed), "run.threads": "1"}
-            agentrl("warmstart", {**keys, **self.warmstart})
+            places = {"run.folder": str(policy.parents[1]), "run.name": policy.parent.name}
+            env = {key: BASE[key] for key in ("env.id", "env.kwargs", "run.threads")}
+            warmstart(load_config(QUICKSTART, {**env, **places, "run.seed": seed, **self.first}))
         return policy
 
-    def run(self, cell: Cell) -> Found | None:
-        """Return what a cell found, running it if that is not known; None if its run failed."""
-        if self.file(cell).exists() and (known := Found.read(self.file(cell))).steps == self.steps:
-            return known
-        runs = self.folder / "runs"
-        shutil.rmtree(runs / cell.name, ignore_errors=True)
-        keys = cell.keys(runs=runs, policy=self.policy(cell.seed), sizes=self.sizes)
-        try:
-            agentrl("train", keys, CONFIGS / "methods" / f"{cell.method}.yaml")
-        except subprocess.SubprocessError:
+
+def twin_of(cell: Cell) -> Cell:
+    """Return the run that a method is compared with."""
+    return replace(cell, name=TWIN)
+
+
+Verdict = Literal["no difference seen", "better", "worse"]
+
+
+def judge(own: IntervalEstimate, twin: IntervalEstimate) -> Verdict:
+    """Return what two intervals say; nothing where they overlap."""
+    if own.low > twin.high:
+        return "better"
+    return "worse" if own.high < twin.low else "no difference seen"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """A method's runs and those of its twin, of the same seeds in the same order."""
+
+    runs: tuple[MethodRun, ...]
+    twins: tuple[MethodRun, ...]
+
+    @property
+    def name(self) -> str:
+        """Return the name of the method's row."""
+        return self.runs[0].cell.name
+
+    @property
+    def situation(self) -> str:
+        """Return the name of the situation."""
+        return self.runs[0].cell.situation
+
+    @property
+    def bar(self) -> float:
+        """Return the highest reward of `BARS` that the twin reaches with every seed."""
+        reached = (
+            bar for bar in BARS if all(twin.tokens_to(bar) is not None for twin in self.twins)
+        )
+        return next(reached, 0.0)
+
+    @property
+    def estimate(self) -> IntervalEstimate:
+        """Return the held-out reward of the method for the budget."""
+        return self._pool(self.runs)
+
+    @property
+    def twin_estimate(self) -> IntervalEstimate:
+        """Return the held-out reward of the twin."""
+        return self._pool(self.twins)
+
+    @property
+    def token_ratio(self) -> float | None:
+        """Return the tokens to the bar over the twin's; None if a seed never reached it, or the
+        twin reached none."""
+        own = [run.tokens_to(self.bar) for run in self.runs]
+        twin = [run.tokens_to(self.bar) for run in self.twins]
+        if not self.bar or None in own or None in twin:
             return None
-        summary = json.loads((runs / cell.name / "summary.json").read_text())
-        lines = (runs / cell.name / "metrics.jsonl").read_text().splitlines()
-        found = Found.of(cell, summary, [json.loads(line) for line in lines])
-        found.write(self.file(cell))
-        return found
+        return sum(filter(None, own)) / max(1, sum(filter(None, twin)))
+
+    @property
+    def cpu_ratio(self) -> float:
+        """Return the processor time per step over the twin's."""
+        return fmean(run.cpu_s for run in self.runs) / fmean(twin.cpu_s for twin in self.twins)
+
+    def _pool(self, runs: Sequence[MethodRun]) -> IntervalEstimate:
+        """Return the pass rate over the held-out tasks of all seeds, which are different tasks."""
+        values = [
+            value
+            for run, twin in zip(runs, self.twins, strict=True)
+            for value in run.passes(twin.curve[-1].tokens)
+        ]
+        return rate_estimate(values, trials=[1.0] * len(values))
 
 
-def state(benchmark: Benchmark, found: Sequence[Found]) -> None:
-    """State the rows of every method at every staleness."""
-    for (method, staleness), own in grouped(found).items():
-        name, whole = f"{method}, staleness {staleness}", pooled(own)
-        benchmark.row(f"{name}: age", fmean(one.age_mean for one in own), unit="versions")
-        benchmark.row(f"{name}: reward", whole.mean, unit="pass@1")
-        benchmark.row(f"{name}: reward, low end", whole.low, unit="pass@1")
-        benchmark.row(f"{name}: reward, high end", whole.high, unit="pass@1")
-        for one in own:
-            if one.bar is None:
-                continue
-            seed = f"{name}, seed {one.cell.seed}: to {BAR}"
-            benchmark.row(seed, one.bar.sampled_tokens, unit="sampled tokens")
-            benchmark.row(seed, one.bar.tool_calls, unit="tool calls")
+def compare(runs: Iterable[MethodRun]) -> list[Comparison]:
+    """Return the methods of all runs beside their twins, in the order of `ROWS`."""
+    known = {run.cell: run for run in runs}
+    comparisons: list[Comparison] = []
+    for name in ROWS:
+        own = tuple(
+            known[cell] for cell in sorted(known, key=lambda c: c.seed) if cell.name == name
+        )
+        if own:
+            twins = tuple(known[twin_of(run.cell)] for run in own)
+            comparisons.append(Comparison(runs=own, twins=twins))
+    return comparisons
+
+
+def table(comparisons: Sequence[Comparison]) -> str:
+    """Return a Markdown table per situation: its twin, and the methods beside it."""
+    parts: list[str] = []
+    for name, situation in SITUATIONS.items():
+        own = [each for each in comparisons if each.situation == name]
+        if own:
+            parts += [f"**`{name}`**: {situation.meaning}.", "", *_lines(own), ""]
+    return "\n".join(parts)
+
+
+def _lines(own: Sequence[Comparison]) -> list[str]:
+    first = own[0]
+    tokens = fmean(twin.tokens_to(first.bar) or 0 for twin in first.twins)
+    cpu_s = fmean(twin.cpu_s for twin in first.twins)
+    reached = f"{tokens:,.0f} tokens" if first.bar else "never"
+    twin = (TWIN, reached, format_estimate(first.twin_estimate), f"{cpu_s:.2f} s")
+    return [
+        f"| method | to {first.bar or BARS[-1]} | held out | CPU per step | |",
+        "| --- | ---: | --- | ---: | --- |",
+        f"| {' | '.join(twin)} | |",
+        *(_line(each) for each in own),
+    ]
+
+
+def _line(own: Comparison) -> str:
+    ratio = "never" if own.token_ratio is None else f"{own.token_ratio:.2f}"
+    estimate = own.estimate
+    verdict = judge(estimate, own.twin_estimate)
+    note = ROWS[own.name].note
+    cells = (
+        f"`{own.name}`" + (f" ({note})" if note else ""),
+        ratio,
+        format_estimate(estimate),
+        f"{own.cpu_ratio:.2f}",
+        verdict,
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def format_estimate(estimate: IntervalEstimate) -> str:
+    """Return a rate and its interval in words."""
+    return f"{estimate.mean:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"
+
+
+def describe(own: Comparison) -> str:
+    """Return the figure of a method in words, for `agentrl methods --for`."""
+    ratio = own.token_ratio
+    tokens = (
+        f"never to {own.bar}" if ratio is None else f"{ratio:.2f} of GRPO's tokens to {own.bar}"
+    )
+    if not own.bar:
+        tokens = f"GRPO never reached {BARS[-1]}"
+    estimate, twin = own.estimate, own.twin_estimate
+    return (
+        f"{tokens}; held out {format_estimate(estimate)}, GRPO "
+        f"{format_estimate(twin)}: {judge(estimate, twin)}"
+    )
+
+
+def state(benchmark: Benchmark, comparisons: Sequence[Comparison]) -> None:
+    """State the figures of every method."""
+    for own in comparisons:
+        peer, estimate = f"grpo, {own.situation}", own.estimate
+        if own.token_ratio is not None:
+            metric = f"{own.name}: tokens to {own.bar}"
+            benchmark.row(metric, own.token_ratio, unit="x", peer=peer)
+        benchmark.row(f"{own.name}: reward", estimate.mean, unit="pass@1")
+        benchmark.row(f"{own.name}: reward, low end", estimate.low, unit="pass@1")
+        benchmark.row(f"{own.name}: reward, high end", estimate.high, unit="pass@1")
+        benchmark.row(f"{own.name}: CPU per step", own.cpu_ratio, unit="x", peer=peer)
+
+
+def read_recorded(file: Path = RECORDED) -> list[Comparison]:
+    """Return the comparisons of which docs/results.md has the figures."""
+    return compare(MethodRun.read(each) for each in json.loads(file.read_text()))
 
 
 def main() -> None:
-    """Run what is missing of the matrix and state what came out."""
+    """Run what is missing of the table and state what came out."""
     arguments = parser(__doc__)
     arguments.add_argument("--folder", type=Path, default=Path("runs/methods"))
-    arguments.add_argument("--only", nargs="+", choices=(*METHODS, *MORE), default=METHODS)
-    arguments.add_argument("--staleness", type=int, nargs="+", default=STALENESS)
-    arguments.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
-    arguments.add_argument("--jobs", type=positive, default=2, help="runs at a time")
+    arguments.add_argument("--only", nargs="+", choices=tuple(ROWS), metavar="ROW", default=None)
+    arguments.add_argument("--seeds", type=int, nargs="+", default=(0,))
+    arguments.add_argument(
+        "--record",
+        type=Path,
+        metavar="FILE",
+        help="write the curves there, and the figures for `agentrl methods --for`",
+    )
     chosen = arguments.parse_args()
-    seeds = chosen.seeds[:1] if chosen.quick else chosen.seeds
-    matrix = Matrix(folder=chosen.folder)
+    methods = MethodTable(folder=chosen.folder)
+    names = chosen.only or (QUICK_ROWS if chosen.quick else tuple(ROWS))
     if chosen.quick:
-        matrix = Matrix(folder=chosen.folder, sizes=QUICK_SIZES, warmstart=QUICK_WARMSTART)
-    for seed in seeds:
-        matrix.policy(seed)
-    cells = [
-        Cell(method=method, staleness=staleness, seed=seed)
-        for seed, staleness, method in product(seeds, chosen.staleness, chosen.only)
-        if not chosen.quick or method == METHODS[0] or staleness == QUICK_STALENESS
-    ]
-    with ThreadPoolExecutor(chosen.jobs) as pool:
-        results = list(pool.map(matrix.run, cells))
+        methods = replace(methods, changes=QUICK, first=QUICK_WARMSTART, steps=QUICK_STEPS)
     benchmark = Benchmark.from_arguments("methods", chosen)
-    found = [one for one in results if one is not None]
-    benchmark.notes = [
-        f"{cell.name}: its run failed; look at {matrix.folder / 'runs' / cell.name}"
-        for cell, one in zip(cells, results, strict=True)
-        if one is None
-    ]
-    state(benchmark, found)
+    runs: dict[Cell, MethodRun] = {}
+    for seed, name in product(chosen.seeds, names):
+        cell = Cell(name=name, situation=ROWS[name].situation, seed=seed)
+        try:
+            runs |= {each: methods.run(each) for each in (twin_of(cell), cell)}
+        except AgentrlError as error:
+            benchmark.notes.append(f"{cell.file_name}: its run failed: {error}")
+    comparisons = compare(runs.values())
+    state(benchmark, comparisons)
     benchmark.finish()
-    benchmark.console.print(table(found), markup=False, highlight=False, soft_wrap=True)
+    benchmark.console.print(table(comparisons), markup=False, highlight=False, soft_wrap=True)
+    if chosen.record is not None:
+        found = [asdict(run) for run in runs.values()]
+        chosen.record.write_text(json.dumps(found, indent=1) + "\n")
+        figures = {own.name: describe(own) for own in comparisons}
+        FIGURES.write_text(json.dumps(figures, indent=1) + "\n")
 
 
 if __name__ == "__main__":

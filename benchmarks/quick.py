@@ -24,7 +24,7 @@ DEADLINE_S = 1500.0
 SHOWN_CHARACTERS = 4000
 AT_A_TIME = 2
 
-KEEPS_FOLDER = ("methods", "pretrained", "ui_s1")
+KEEPS_FOLDER = ("methods", "pretrained", "staleness", "ui_s1")
 """Benchmarks that keep what is finished, so that a second run would measure nothing."""
 ELSEWHERE: Mapping[str, str] = {
     "chaos": "tests/run/test_chaos.py runs it short, in `make test-nightly`",

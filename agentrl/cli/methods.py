@@ -3,31 +3,68 @@
 import shutil
 import textwrap
 from collections.abc import Sequence
-from typing import Annotated
+from itertools import pairwise
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from agentrl.cli.arguments import JsonFlag
-from agentrl.cli.console import out, show_json, show_text
+from agentrl.cli.console import out, show_json, show_table, show_text
 from agentrl.errors import ConfigError
 
 INDENT = " " * 6
+FOR = "--for"
+
+
+class MethodsCommand(TyperCommand):
+    """A command whose option `--for` may stand alone."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        pairs = [*pairwise(args), *((last, "-") for last in args[-1:])]
+        is_bare = [arg == FOR and following.startswith("-") for arg, following in pairs]
+        args = [f"{FOR}=" if bare else arg for arg, bare in zip(args, is_bare, strict=True)]
+        return super().parse_args(ctx, args)
+
+
+def complete_situation(incomplete: str) -> list[str]:
+    """Return the situations that begin with what was typed."""
+    from agentrl.config.advice import SITUATIONS
+
+    return [name for name in SITUATIONS if name.startswith(incomplete)]
 
 
 def methods(
     slot: Annotated[str, typer.Argument(help="Slot to list; all slots by default.")] = "",
     *,
+    situation: Annotated[
+        str | None,
+        typer.Option(
+            FOR,
+            metavar="SITUATION",
+            autocompletion=complete_situation,
+            help="List the methods for a situation, such as sparse-reward; without one, list the "
+            "situations.",
+        ),
+    ] = None,
     markdown: Annotated[
         bool, typer.Option(show_default=False, help="Print all slots as Markdown tables.")
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """List the training methods of each slot, with their keys, requirements, and sources."""
+    if markdown and as_json:
+        raise ConfigError("--markdown and --json exclude each other; leave one of them out")
+    if situation is not None:
+        if slot:
+            raise ConfigError(
+                f"the slot {slot!r} and {FOR} exclude each other; leave one of them out"
+            )
+        _show_advice(situation, markdown=markdown, as_json=as_json)
+        return
     from agentrl.learn import catalogue
 
     slots = catalogue.slots(slot)
-    if markdown and as_json:
-        raise ConfigError("--markdown and --json exclude each other; leave one of them out")
     if as_json:
         show_json([method for each in slots for method in catalogue.to_json(each)])
         return
@@ -40,6 +77,31 @@ def methods(
             _show(row)
         show_text()
     show_text("every slot also accepts your own function: name: custom, function: package.module:f")
+
+
+def _show_advice(name: str, *, markdown: bool, as_json: bool) -> None:
+    from agentrl.config import advice
+
+    names = [name] if name else list(advice.SITUATIONS)
+    if as_json:
+        show_json([advice.to_json(each) for each in names])
+        return
+    if markdown:
+        show_text(advice.markdown(names))
+        return
+    if not name:
+        rows = [(each, situation.meaning) for each, situation in advice.SITUATIONS.items()]
+        show_table(("situation", "what it is"), rows)
+        return
+    found = advice.find_situation(name)
+    show_text(out.paint(found.meaning, "bold"))
+    for each in found.advice:
+        show_text(f"  {each.name}")
+        for override in each.overrides:
+            show_text(f"{INDENT}{override}")
+        _show_wrapped(each.use)
+        _show_wrapped(f"evidence: {each.describe_evidence()}")
+    show_text(f"more: {', '.join(f'docs/{page}.md' for page in found.pages)}")
 
 
 def _show(row: Sequence[str]) -> None:
