@@ -45,7 +45,7 @@ export CHECK
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv dev quickstart test test-all test-nightly fuzz check format docs viewer bench bench-quick $(BENCHMARKS:%=bench-%) clean
+.PHONY: help venv dev quickstart test test-all test-nightly fuzz check format docs lock viewer bench bench-quick $(BENCHMARKS:%=bench-%) clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -107,6 +107,9 @@ format: dev ## Format the code and mend what the linter can mend
 docs: $(DOCS_STAMP) ## Build the documentation in build/docs; every warning is an error
 	$(BIN)/python -m sphinx -q --fail-on-warning --keep-going --fresh-env -b html docs build/docs
 	@echo open build/docs/index.html
+
+lock: ## Write uv.lock with the versions of constraints.txt; needs uv
+	$(PYTHON) .ci/lock.py
 
 # CI needs no Node: the page is committed, and a test sees that it was made of these sources.
 viewer: ## Make the page of `agentrl view` again from its sources; needs Node 20.19 or newer

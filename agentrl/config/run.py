@@ -535,6 +535,27 @@ class WandbSection(ConfigSection):
     """Tags of the W&B run."""
 
 
+class TrackioSection(ConfigSection):
+    """Also send metrics to Trackio; requires the extra `sinks`."""
+
+    project: str = "agentrl"
+    """Trackio project."""
+    space_id: str | None = None
+    """Hugging Face Space, such as NAME/SPACE; null keeps everything on this machine, or sends it to
+    `TRACKIO_SERVER_URL`."""
+    group: str | None = None
+    """Trackio group of related runs."""
+
+
+class MlflowSection(ConfigSection):
+    """Also send metrics to MLflow; requires the extra `sinks`."""
+
+    experiment: str = "agentrl"
+    """MLflow experiment; created where there is none."""
+    tracking_uri: str | None = None
+    """Tracking server, such as `http://HOST:5000`; null uses `MLFLOW_TRACKING_URI`."""
+
+
 class MetricsSection(ConfigSection):
     """Destinations of metrics besides `metrics.jsonl`."""
 
@@ -542,6 +563,10 @@ class MetricsSection(ConfigSection):
     """Also write TensorBoard event files to the run folder; requires the extra `sinks`."""
     wandb: WandbSection | None = None
     """Also send metrics to Weights & Biases."""
+    trackio: TrackioSection | None = None
+    """Also send metrics to Trackio."""
+    mlflow: MlflowSection | None = None
+    """Also send metrics to MLflow."""
     opentelemetry: bool = False
     """Send steps and trajectories as OpenTelemetry spans; requires the extra `sinks`."""
 

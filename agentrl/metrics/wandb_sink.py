@@ -1,12 +1,11 @@
 """A run's numbers in Weights & Biases."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from agentrl.errors import ConfigError
-from agentrl.runtime.atomic_files import write_json
+from agentrl.metrics.run_id import read_run_id, write_run_id
 from agentrl.runtime.extras import explain_missing
 
 if TYPE_CHECKING:
@@ -24,6 +23,8 @@ class WandbSink:
     Opened before training begins, so that a wrong key fails then. Steps count by their own figure,
     `step`: W&B takes back nothing, and a resumed run does some steps again.
     """
+
+    key = "metrics.wandb"
 
     def __init__(
         self,
@@ -44,7 +45,7 @@ class WandbSink:
             raise ConfigError(
                 f"{explain_missing('metrics.wandb', 'wandb')}, or set it to null"
             ) from error
-        run_id = _read_run_id(folder)
+        run_id = read_run_id(folder / KNOWN_AS)
         try:
             self._run: Run | None = wandb.init(
                 dir=folder,
@@ -65,7 +66,7 @@ class WandbSink:
                 "`wandb login`, set metrics.wandb.mode: offline, or metrics.wandb: null"
             ) from error
         if run_id is None:
-            write_json(folder / KNOWN_AS, {"id": self._run.id})
+            write_run_id(folder / KNOWN_AS, self._run.id)
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
 
@@ -77,10 +78,3 @@ class WandbSink:
         run, self._run = self._run, None
         if run is not None:
             run.finish()
-
-
-def _read_run_id(folder: Path) -> str | None:
-    try:
-        return str(json.loads((folder / KNOWN_AS).read_text(encoding="utf-8"))["id"])
-    except FileNotFoundError:
-        return None

@@ -3,12 +3,13 @@
 import json
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, contain
 from agentrl.runtime.atomic_files import write_text
 
 if TYPE_CHECKING:
@@ -20,7 +21,10 @@ NOT_FINITE = "metrics/not_finite"
 
 
 class MetricsSink(Protocol):
-    """Another place for a run's numbers."""
+    """Another place for a run's numbers. One that fails is closed; the run goes on."""
+
+    key: str
+    """Its config key, such as `metrics.wandb`."""
 
     def write(self, step: int, figures: Mapping[str, float]) -> None:
         """Take the finite figures of a step."""
@@ -35,15 +39,22 @@ class MetricsWriter(AbstractContextManager["MetricsWriter"]):
     """Appends to a run's metrics. The one owner of its sinks; close it, or use it in `with`."""
 
     def __init__(
-        self, folder: Path, *, tensorboard: bool, sinks: Sequence[MetricsSink] = ()
+        self,
+        folder: Path,
+        *,
+        tensorboard: bool,
+        sinks: Sequence[MetricsSink] = (),
+        say: Callable[[str], None] | None = None,
     ) -> None:
+        """`say` hears, once, of each sink that fails."""
         self.not_finite = 0
         self._path = folder / FILE
         self._events = folder / "tensorboard" if tensorboard else None
         self._purge_step: int | None = None
         self._lines: TextIO | None = None
         self._board: SummaryWriter | None = None
-        self._sinks = tuple(sinks)
+        self._sinks = [*sinks]
+        self._say = say
 
     def write(self, step: int, figures: Mapping[str, float]) -> None:
         """Append one line; it is with the operating system when this returns.
@@ -63,8 +74,9 @@ class MetricsWriter(AbstractContextManager["MetricsWriter"]):
         lines.write(json.dumps(line, allow_nan=False) + "\n")
         lines.flush()
         self._write_board(step, finite)
-        for sink in self._sinks:
-            sink.write(step, finite)
+        for sink in [*self._sinks]:
+            with contain(partial(self._drop_sink, sink)):
+                sink.write(step, finite)
 
     def truncate_after(self, step: int) -> None:
         """Forget what was written of later steps: a run resumed at `step` does them again."""
@@ -78,11 +90,26 @@ class MetricsWriter(AbstractContextManager["MetricsWriter"]):
     def close(self) -> None:
         """Close every sink. Idempotent."""
         self._close_files()
-        for sink in self._sinks:
-            sink.close()
+        while self._sinks:
+            sink = self._sinks.pop()
+            with contain(partial(self._report, sink)):
+                sink.close()
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+    def _drop_sink(self, sink: MetricsSink, error: Exception) -> None:
+        self._sinks.remove(sink)
+        self._report(sink, error)
+        with contain(lambda _: None):  # it has failed, and that was said
+            sink.close()
+
+    def _report(self, sink: MetricsSink, error: Exception) -> None:
+        if self._say is not None:
+            self._say(
+                f"{sink.key} failed ({type(error).__name__}: {error}): the run goes on without it, "
+                f"and {FILE} has every step"
+            )
 
     def _open_lines(self) -> TextIO:
         if self._lines is None:

@@ -1,7 +1,12 @@
 """From config sections to the parts of a run."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    ExitStack,
+    nullcontext,
+)
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -22,7 +27,9 @@ from agentrl.events.kinds import GroupRequest
 from agentrl.events.log import EventLog
 from agentrl.events.state import GroupState
 from agentrl.metrics.diagnostics import RunDiagnostics
+from agentrl.metrics.mlflow_sink import MlflowSink
 from agentrl.metrics.spans import SpanExporter
+from agentrl.metrics.trackio_sink import TrackioSink
 from agentrl.metrics.wandb_sink import WandbSink
 from agentrl.metrics.writer import MetricsSink
 from agentrl.policy import PolicyEngine, Sampling
@@ -185,11 +192,22 @@ def build_diagnostics(
 
 def build_metrics_sinks(config: RunConfig, folder: Path) -> tuple[MetricsSink, ...]:
     """Open the destinations of metrics besides the run's folder."""
-    section = config.metrics.wandb
-    if section is None:
-        return ()
-    run_config = plain(config)
-    return (WandbSink(folder, name=config.run.name, config=run_config, **section.model_dump()),)
+    metrics, run_config = config.metrics, plain(config)
+    chosen = (
+        (WandbSink, metrics.wandb),
+        (TrackioSink, metrics.trackio),
+        (MlflowSink, metrics.mlflow),
+    )
+    sinks: list[MetricsSink] = []
+    with ExitStack() as opened:
+        for open_sink, section in chosen:
+            if section is not None:
+                settings = section.model_dump()
+                sink = open_sink(folder, name=config.run.name, config=run_config, **settings)
+                opened.callback(sink.close)
+                sinks.append(sink)
+        opened.pop_all()
+    return tuple(sinks)
 
 
 def build_span_exporter(config: RunConfig) -> SpanExporter | None:

@@ -363,6 +363,8 @@ def _check_extras(config: "RunConfig") -> Iterator[str]:
         ("learn.optimizer.moments=8bit", "torchao"): learn.optimizer.moments == "8bit",
         ("metrics.tensorboard", "tensorboard"): metrics.tensorboard,
         ("metrics.wandb", "wandb"): metrics.wandb is not None,
+        ("metrics.trackio", "trackio"): metrics.trackio is not None,
+        ("metrics.mlflow", "mlflow"): metrics.mlflow is not None,
         ("metrics.opentelemetry", "opentelemetry"): metrics.opentelemetry,
     }
     for (key, module), is_wanted in needed.items():

@@ -290,7 +290,10 @@ async def _train(
                     spans=spans,
                     position=sampler.position,
                 )
-                with spans or nullcontext(), _open_metrics(config, folder, at) as writer:
+                with (
+                    spans or nullcontext(),
+                    _open_metrics(config, folder, at, progress.say) as writer,
+                ):
                     if not resume:  # else it was checked when it began, and less is read now
                         check_all_read(config)
                     stack.enter_context(frozen_heap())
@@ -299,11 +302,13 @@ async def _train(
 
 
 @contextmanager
-def _open_metrics(config: RunConfig, folder: RunFolder, version: int) -> Generator[MetricsWriter]:
+def _open_metrics(
+    config: RunConfig, folder: RunFolder, version: int, say: Callable[[str], None]
+) -> Generator[MetricsWriter]:
     """Write numbers of the steps after `version`; what a stopped run wrote of them is cut off."""
     sinks = build.build_metrics_sinks(config, folder.path)
     board = config.metrics.tensorboard
-    with MetricsWriter(folder.path, tensorboard=board, sinks=sinks) as writer:
+    with MetricsWriter(folder.path, tensorboard=board, sinks=sinks, say=say) as writer:
         writer.truncate_after(version)
         yield writer
 

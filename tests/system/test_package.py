@@ -279,7 +279,7 @@ def test_a_missing_extra_is_one_line(
     assert seconds < 1 or extra != "train"
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_the_quickstart_trains_from_the_wheel(wheel: Path, tmp_path: Path) -> None:
     """Everything but agentrl is what the tests have; no file is in the folder at first."""
     venv = make_wheel_venv(tmp_path / "venv", wheel)

@@ -376,14 +376,18 @@ def test_what_others_report_are_parts_for_the_doctor(
         assert layer.get_it
 
 
+@pytest.mark.parametrize("begun", [True, False])
 @pytest.mark.parametrize("program", ["/usr/bin/pytest", ".venv/bin/agentrl"])
 def test_a_stopped_run_names_the_command_that_goes_on(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     program: str,
+    begun: bool,
 ) -> None:
     def stop(*_: object, **__: object) -> None:
+        if begun:
+            Path("runs/second").mkdir(parents=True)
         raise KeyboardInterrupt
 
     monkeypatch.setattr("agentrl.run.train.train", stop)
@@ -395,4 +399,6 @@ def test_a_stopped_run_names_the_command_that_goes_on(
     assert ended.value.code == 130
     named = program if program.endswith("agentrl") else "agentrl"
     command = f"{named} train 'a run.yaml' run.name=second --resume"
-    assert f"stopped; to resume runs/second, run {command}\n" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert (f"stopped; to resume runs/second, run {command}\n" in said) is begun
+    assert ("nothing to resume" in said) is not begun

@@ -259,6 +259,7 @@ def test_the_programs_of_every_kind_of_desktop_task() -> None:
         ("peft", {"learn": {"lora": {}}}, r"learn.lora needs peft, .*-gym\[train\]'"),
         ("tensorboard", {"metrics": {"tensorboard": True}}, r"needs tensorboard, .*\[sinks\]'"),
         ("wandb", {"metrics": {"wandb": {}}}, r"metrics.wandb needs wandb, .*-gym\[sinks\]'"),
+        ("mlflow", {"metrics": {"mlflow": {}}}, r"metrics.mlflow needs mlflow, .*\[sinks\]'"),
         ("opentelemetry", {"metrics": {"opentelemetry": True}}, r"install 'agentrl-gym\[sinks\]'"),
         ("ray", {"cluster": {"kind": "ray"}}, r"cluster.kind: ray needs ray, .*-gym\[ray\]'"),
         ("transformers", {}, r"a policy needs transformers, .*-gym\[train\]'"),

@@ -23,7 +23,7 @@ def test_a_key_is_explained() -> None:
 def test_a_section_is_a_table_of_its_keys() -> None:
     lines = explain("metrics").splitlines()
     assert lines[0] == "metrics"
-    *_, heading, first, _, _ = map(str.split, lines)
+    heading, first = (line.split() for line in lines[lines.index("") + 3 :][:2])
     assert heading == ["key", "type", "default", "meaning"]
     assert first[:5] == ["metrics.tensorboard", "true", "or", "false", "false"]
 

@@ -1,10 +1,12 @@
 """The numbers of a run on disk.
 
 Mutants seen caught: no flush; NaN as NaN; a torn line glued to the next; truncation that keeps the
-step after; the counter not counting; TensorBoard without purge_step.
+step after; the counter not counting; TensorBoard without purge_step; a sink that is asked again
+after it failed; one that keeps the next from being closed.
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from agentrl.errors import ConfigError
+from agentrl.metrics.mlflow_sink import flatten_config, to_mlflow_name
 from agentrl.metrics.writer import NOT_FINITE, MetricsWriter, read_metrics
 
 
@@ -118,3 +121,78 @@ def test_tensorboard_shows_the_same_and_forgets_the_same(tmp_path: Path) -> None
     board.Reload()
     assert board.Tags()["scalars"] == ["loss"]
     assert [(e.step, e.value) for e in board.Scalars("loss")] == [(1, 1.0), (2, 20.0)]
+
+
+class FailingSink:
+    """A place that takes some steps, and then none."""
+
+    key = "metrics.elsewhere"
+
+    def __init__(self, taken: int, *, closes: bool = True) -> None:
+        self.steps: list[int] = []
+        self.closed = 0
+        self._taken = taken
+        self._closes = closes
+
+    def write(self, step: int, figures: Mapping[str, float]) -> None:
+        self.steps.append(step)
+        if len(self.steps) > self._taken:
+            raise OSError("gone")
+
+    def close(self) -> None:
+        self.closed += 1
+        if not self._closes:
+            raise TimeoutError("late")
+
+
+def test_a_sink_that_fails_is_named_once_and_the_run_goes_on(tmp_path: Path) -> None:
+    fails, lasts, sticks = FailingSink(1), FailingSink(9), FailingSink(9, closes=False)
+    said: list[str] = []
+    sinks = (fails, lasts, sticks)
+    with MetricsWriter(tmp_path, tensorboard=False, sinks=sinks, say=said.append) as writer:
+        for step in (1, 2, 3):
+            writer.write(step, {"x": step})
+        writer.close()
+    assert [line["step"] for line in read_metrics(tmp_path)] == [1, 2, 3]
+    assert (fails.steps, lasts.steps, sticks.steps) == ([1, 2], [1, 2, 3], [1, 2, 3])
+    assert (fails.closed, lasts.closed, sticks.closed) == (1, 1, 1)
+    assert said == [
+        "metrics.elsewhere failed (OSError: gone): the run goes on without it, and metrics.jsonl "
+        "has every step",
+        "metrics.elsewhere failed (TimeoutError: late): the run goes on without it, and "
+        "metrics.jsonl has every step",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "allowed"),
+    [
+        ("reward/mean", "reward/mean"),
+        ("heldout/pass@1", "heldout/pass_1"),
+        ("tools//run:failed", "tools/run_failed"),
+        ("../up", "up"),
+        ("a/b/../c/", "a/c"),
+        ("/", "_"),
+    ],
+)
+def test_names_as_mlflow_allows_them(name: str, allowed: str) -> None:
+    assert to_mlflow_name(name) == allowed
+
+
+@given(st.text())
+def test_every_name_becomes_one_that_mlflow_allows(name: str) -> None:
+    allowed = to_mlflow_name(name)
+    assert 0 < len(allowed) <= 250
+    assert to_mlflow_name(allowed) == allowed
+    assert not allowed.startswith(("/", "."))
+
+
+def test_a_config_becomes_one_level_of_text() -> None:
+    config = {"run": {"name": "a", "steps": 3, "seeds": [1, 2]}, "env": {"kwargs": {}}, "x": None}
+    assert dict(flatten_config(config)) == {
+        "run.name": "a",
+        "run.steps": "3",
+        "run.seeds": "[1, 2]",
+        "env.kwargs": "{}",
+        "x": "null",
+    }
