@@ -190,10 +190,17 @@ class LocalEngine(InProcessEngine):
         self._steps += 1
 
     def _seat(self) -> None:
-        """Give waiting requests a slot, first come first served where nothing speaks against it."""
+        """Give waiting requests a slot, first come first served.
+
+        One that waits for a sibling's prefix keeps a slot free. Otherwise the prompts of later
+        groups would take all slots, and the sibling could have ended, and its prefix be gone,
+        before the others get a place.
+        """
+        free = sum(slot.flight is None for slot in self._slots)
         for flight in list(self._waiting):
-            if all(slot.flight is not None for slot in self._slots):
+            if not free:
                 return
+            free -= 1
             placement = place(flight.reusable, self._slots)
             if placement is None:
                 continue

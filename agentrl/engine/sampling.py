@@ -19,6 +19,9 @@ from agentrl.policy import Sampling
 BLOCK = 64
 """A draw first chooses a block of so many tokens, then a token within it: two short sums instead of
 one cumulative sum over the vocabulary."""
+LIKELIEST = 512
+"""Tokens that top-p looks at first. It sorts the vocabulary only for rows where they do not reach
+the share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,18 +121,34 @@ def _limit_to_top_k(logits: Tensor, counts: Sequence[int]) -> Tensor:
 
 
 def _limit_to_top_p(logits: Tensor, shares: Sequence[float]) -> Tensor:
-    """Return the logits with the least likely tokens beyond each row's share at -inf, in place."""
+    """Return the logits with the least likely tokens beyond each row's share at -inf, in place.
+
+    Ties with the last token that stays stay.
+    """
     limited = [row for row, share in enumerate(shares) if share < 1]
     if not limited:
         return logits
     rows = logits[limited]
-    ordered, order = rows.sort()
-    rest = logits.new_tensor([1 - shares[row] for row in limited]).unsqueeze(-1)
-    dropped = ordered.softmax(-1).cumsum(-1) <= rest
-    dropped[:, -1] = False
-    mask = torch.empty_like(dropped).scatter_(-1, order, dropped)
-    logits[limited] = rows.masked_fill(mask, -torch.inf)
+    probabilities = rows.softmax(-1)
+    wanted = logits.new_tensor([shares[row] for row in limited]).unsqueeze(-1)
+    likeliest = probabilities.topk(min(LIKELIEST, rows.shape[-1])).values
+    least, is_enough = _least_likely(likeliest, wanted)
+    if likeliest.shape[-1] < rows.shape[-1] and not is_enough.all():
+        flat = ~is_enough.squeeze(-1)
+        ordered = probabilities[flat].sort(descending=True).values
+        least[flat] = _least_likely(ordered, wanted[flat])[0]
+    logits[limited] = rows.masked_fill(probabilities < least, -torch.inf)
     return logits
+
+
+def _least_likely(ordered: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the smallest probability that each row's share keeps, and whether the row has more.
+
+    `ordered` is descending. A token stays while the more likely ones have less than the share.
+    """
+    before = ordered.double().cumsum(-1) - ordered
+    count = (before < shares).sum(-1, keepdim=True).clamp(min=1)
+    return ordered.gather(-1, count - 1), count < ordered.shape[-1]
 
 
 def draw(logprobs: Tensor, uniforms: Tensor) -> Tensor:

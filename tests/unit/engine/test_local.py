@@ -159,6 +159,24 @@ async def test_samples_of_one_prompt_share_it(name: str) -> None:
     assert max(gap_nats(shared(name), r, d) for r, d in zip(asked, done, strict=True)) < 1e-4
 
 
+async def test_a_prompt_is_computed_once_when_groups_wait_for_slots() -> None:
+    """Mutant: a request that waits for its sibling's prefix keeps no slot, and later groups do."""
+    asked = [
+        GenerateRequest(
+            id=f"{group}.{i}",
+            prompt=prompt_of(60, seed=group),
+            # The first of a group ends soonest.
+            max_new_tokens=3 + 5 * i,
+            seed=i,
+        )
+        for group in range(8)
+        for i in range(6)
+    ]
+    async with LocalEngine(shared("qwen3"), slots=8, context_tokens=128) as engine:
+        await all_of(engine, asked)
+        assert engine.statistics().computed_prompt_tokens == 8 * 60
+
+
 async def test_a_sibling_does_not_destroy_the_turn_it_branches_from() -> None:
     async with LocalEngine(shared("qwen3"), slots=2, context_tokens=256) as engine:
         one = GenerateRequest(id="1", prompt=prompt_of(60), max_new_tokens=20, seed=1)

@@ -21,7 +21,7 @@ from agentrl.engine.attention import KeyLengths, decode_spans, key_lengths, pref
 from agentrl.engine.cache_slots import CacheSlot, common_prefix, place
 from agentrl.engine.inflight import InflightRequest
 from agentrl.engine.noise import stream, uniforms
-from agentrl.engine.sampling import distribution, draw, sample
+from agentrl.engine.sampling import LIKELIEST, distribution, draw, sample
 from agentrl.engine.stopping import ends_with_stop
 from agentrl.errors import EngineError
 from agentrl.policy import GenerateRequest, Sampling
@@ -125,6 +125,28 @@ def test_a_row_is_filtered_in_a_batch_as_alone(samplings: list[Sampling], seed: 
         elif sampling.top_p == 1:
             kth = values[min(sampling.top_k or 50, 50) - 1]
             assert (alone > -torch.inf).equal(logits[row] >= kth)
+
+
+@pytest.mark.parametrize("spread", [0.1, 3.0])
+def test_top_p_keeps_the_fewest_tokens_that_reach_its_share(spread: float) -> None:
+    """In a vocabulary where the tokens that are looked at first are enough, or not.
+
+    Mutants: a row keeps those alone; the token that reaches the share is dropped; the rows that
+    need more get each other's share.
+    """
+    generator = torch.Generator().manual_seed(0)
+    logits = spread * torch.randn(3, 4 * LIKELIEST, generator=generator)
+    shares = (0.3, 0.9, 0.99)
+    together = distribution(logits, [Sampling(top_p=share) for share in shares])
+    for row, share in enumerate(shares):
+        probabilities = logits[row].double().softmax(-1)
+        kept = together[row] > -torch.inf
+        assert probabilities[kept].min() > probabilities[~kept].max()
+        total, least = probabilities[kept].sum(), probabilities[kept].min()
+        assert total - least < share + 1e-6
+        assert total > share - 1e-6
+        alone = distribution(logits[row : row + 1], [Sampling(top_p=share)])[0]
+        assert together[row].equal(alone)
 
 
 def test_filters_take_as_many_operations_for_many_rows_as_for_few() -> None:
