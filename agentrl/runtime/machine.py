@@ -1,5 +1,7 @@
 """Description of this machine and installation, for the record of a run and `agentrl doctor`."""
 
+import contextlib
+import ctypes
 import os
 import platform
 import shlex
@@ -113,10 +115,26 @@ def set_thread_count(count: int) -> None:
     """
     # OpenMP reads it once, when torch is imported first; processes that we start inherit it.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    share_malloc_arena()
     set_batch_invariance()
     import torch
 
     torch.set_num_threads(count)
+
+
+def share_malloc_arena() -> None:
+    """Let all threads of this process allocate from one arena of glibc's malloc.
+
+    With an arena per thread, memory that one has freed is kept for its own allocations. Steps train
+    in other threads as they come, and each arena grew to what a step needs: SmolLM2 took 21 GiB
+    after five steps, and takes 10.
+    """
+    with contextlib.suppress(AttributeError):  # another C library
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+
+
+_M_ARENA_MAX = -8
+"""As in malloc.h."""
 
 
 def device_of(name: str) -> str:
