@@ -93,15 +93,15 @@ def _show_advice(name: str, *, markdown: bool, as_json: bool) -> None:
         rows = [(each, situation.meaning) for each, situation in advice.SITUATIONS.items()]
         show_table(("situation", "what it is"), rows)
         return
-    found = advice.find_situation(name)
-    show_text(out.paint(found.meaning, "bold"))
-    for each in found.advice:
-        show_text(f"  {each.name}")
-        for override in each.overrides:
+    situation = advice.find_situation(name)
+    show_text(out.paint(situation.meaning, "bold"))
+    for method in situation.advice:
+        show_text(f"  {method.name}")
+        for override in method.overrides:
             show_text(f"{INDENT}{override}")
-        _show_wrapped(each.use)
-        _show_wrapped(f"evidence: {each.describe_evidence()}")
-    show_text(f"more: {', '.join(f'docs/{page}.md' for page in found.pages)}")
+        _show_wrapped(method.use)
+        _show_wrapped(f"evidence: {method.describe_evidence()}")
+    show_text(f"more: {', '.join(f'docs/{page}.md' for page in situation.pages)}")
 
 
 def _show(row: Sequence[str]) -> None:

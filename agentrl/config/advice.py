@@ -23,11 +23,11 @@ class MethodAdvice:
     overrides: tuple[str, ...]
     """Keys to set, as on the command line."""
     use: str
-    """What it does there, and what it asks for."""
+    """Its effect there, and its needs."""
     row: str = ""
     """Its row in `benchmarks/methods.py`."""
     result: str = ""
-    """What another part of docs/results.md found."""
+    """Figure from another part of docs/results.md."""
 
     def describe_evidence(self) -> str:
         """Return the figures that there are, or `NO_FIGURE`."""
@@ -541,7 +541,7 @@ SITUATIONS: Mapping[str, TrainingSituation] = {
         pages=("learning", "scale"),
     ),
 }
-"""What to try, by situation."""
+"""Advice by situation."""
 
 
 def find_situation(name: str) -> TrainingSituation:

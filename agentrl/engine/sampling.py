@@ -130,13 +130,13 @@ def _limit_to_top_p(logits: Tensor, shares: Sequence[float]) -> Tensor:
         return logits
     rows = logits[limited]
     probabilities = rows.softmax(-1)
-    wanted = logits.new_tensor([shares[row] for row in limited]).unsqueeze(-1)
+    row_shares = logits.new_tensor([shares[row] for row in limited]).unsqueeze(-1)
     likeliest = probabilities.topk(min(LIKELIEST, rows.shape[-1])).values
-    least, is_enough = _least_likely(likeliest, wanted)
+    least, is_enough = _least_likely(likeliest, row_shares)
     if likeliest.shape[-1] < rows.shape[-1] and not is_enough.all():
         flat = ~is_enough.squeeze(-1)
         ordered = probabilities[flat].sort(descending=True).values
-        least[flat] = _least_likely(ordered, wanted[flat])[0]
+        least[flat] = _least_likely(ordered, row_shares[flat])[0]
     logits[limited] = rows.masked_fill(probabilities < least, -torch.inf)
     return logits
 

@@ -105,9 +105,11 @@ class MlflowSink:
         if run_id is not None:
             client.update_run(run_id, status="RUNNING")
             return run_id
-        known = client.get_experiment_by_name(experiment)
-        where = client.create_experiment(experiment) if known is None else known.experiment_id
-        run_id = str(client.create_run(where, run_name=name).info.run_id)
+        earlier = client.get_experiment_by_name(experiment)
+        experiment_id = (
+            client.create_experiment(experiment) if earlier is None else earlier.experiment_id
+        )
+        run_id = str(client.create_run(experiment_id, run_name=name).info.run_id)
         params = [self._entities.Param(key, value) for key, value in parameters.items()]
         for at in range(0, len(params), MOST_PARAMETERS):
             client.log_batch(run_id, params=params[at : at + MOST_PARAMETERS])

@@ -193,14 +193,14 @@ def build_diagnostics(
 def build_metrics_sinks(config: RunConfig, folder: Path) -> tuple[MetricsSink, ...]:
     """Open the destinations of metrics besides the run's folder."""
     metrics, run_config = config.metrics, plain(config)
-    chosen = (
+    sections = (
         (WandbSink, metrics.wandb),
         (TrackioSink, metrics.trackio),
         (MlflowSink, metrics.mlflow),
     )
     sinks: list[MetricsSink] = []
     with ExitStack() as opened:
-        for open_sink, section in chosen:
+        for open_sink, section in sections:
             if section is not None:
                 settings = section.model_dump()
                 sink = open_sink(folder, name=config.run.name, config=run_config, **settings)

@@ -29,11 +29,11 @@ class DuetAllocator(RoundAllocator):
     """Most trajectories of one task."""
 
     def share(self, groups: Sequence[GroupOutcome], count: int) -> list[int]:
-        """Return how many trajectories each group gets, of the tokens of `count` mean ones."""
+        """Return the trajectories of each group, for the tokens of `count` mean ones."""
         counts = [len(group.valid) for group in groups]
         tokens = [mean(result.tokens for result in group.valid) for group in groups]
-        known = [length for length in tokens if length is not None]
-        if not known:
+        lengths = [length for length in tokens if length is not None]
+        if not lengths:
             return [0] * len(groups)
         costs = [max(1.0, length or 0.0) for length in tokens]
         sizes = allocate_by_spread(
@@ -41,7 +41,7 @@ class DuetAllocator(RoundAllocator):
             costs,
             least=counts,
             most=self.max_trajectories,
-            budget=_compute_cost(counts, costs) + count * statistics.fmean(known),
+            budget=_compute_cost(counts, costs) + count * statistics.fmean(lengths),
         )
         return [size - n for size, n in zip(sizes, counts, strict=True)]
 

@@ -41,19 +41,19 @@ class RoundAllocator(ABC):
     def plan_sizes(self, groups: Sequence[GroupOutcome], *, base: int) -> list[int]:
         """Return the sizes of a step's groups after the next round, or after the last one."""
         sizes = [self.first_round] * len(groups)
-        left = (base - self.first_round) * len(groups)
+        remaining = (base - self.first_round) * len(groups)
         for rounds_left in range(self.rounds - 1, 0, -1):
             if any(group.asked < size for group, size in zip(groups, sizes, strict=True)):
                 break
-            seen = [_cut(group, size) for group, size in zip(groups, sizes, strict=True)]
-            more = self.share(seen, -(-left // rounds_left))
-            left -= sum(more)
+            groups_so_far = [_cut(group, size) for group, size in zip(groups, sizes, strict=True)]
+            more = self.share(groups_so_far, -(-remaining // rounds_left))
+            remaining -= sum(more)
             sizes = [size + extra for size, extra in zip(sizes, more, strict=True)]
         return sizes
 
     @abstractmethod
     def share(self, groups: Sequence[GroupOutcome], count: int) -> list[int]:
-        """Return how many of `count` trajectories each group gets, none where nothing is known.
+        """Return the number of the `count` trajectories that each group gets.
 
         The groups come as they stood when a round had ended, in the order they were drawn.
         """

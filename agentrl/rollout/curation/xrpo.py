@@ -31,7 +31,7 @@ class XrpoAllocator(RoundAllocator):
 def share_by_uncertainty(
     rewards: Sequence[Sequence[float]], *, count: int, exploration: float
 ) -> list[int]:
-    """Return how many of `count` trajectories each task gets, given its rewards so far.
+    """Return the number of the `count` trajectories that each task gets, given its rewards so far.
 
     Each goes to the task of the highest `narrowing` plus `exploration_bonus`, as if those before it
     had left the standard deviation as it is; of equals to the first. A task without rewards gets
@@ -39,13 +39,13 @@ def share_by_uncertainty(
     """
     more = [0] * len(rewards)
     drawn = sum(map(len, rewards))
-    deviations = [statistics.stdev(found) if len(found) > 1 else 0.0 for found in rewards]
+    deviations = [statistics.stdev(values) if len(values) > 1 else 0.0 for values in rewards]
 
     def priority(task: int) -> float:
         n = len(rewards[task]) + more[task]
         return narrowing(deviations[task], n) + exploration * exploration_bonus(drawn, n)
 
-    queue = [(-priority(task), task) for task, found in enumerate(rewards) if found]
+    queue = [(-priority(task), task) for task, values in enumerate(rewards) if values]
     heapify(queue)
     for _ in range(count if queue else 0):
         task = queue[0][1]
@@ -60,7 +60,7 @@ def half_width(deviation: float, n: int) -> float:
 
 
 def narrowing(deviation: float, n: int) -> float:
-    """Return how much one more than `n` values narrows the interval; 0 for one, which has none."""
+    """Return the width that one more than `n` values takes off the interval; 0 for one value."""
     if n < 2 or not deviation:
         return 0.0
     return half_width(deviation, n) - half_width(deviation, n + 1)
