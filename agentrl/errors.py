@@ -26,10 +26,12 @@ Extension code raises plain Python errors. `blame` attributes them; the episode 
 as a `Failed` outcome; everything else lets them rise, but for what `contain` is around.
 """
 
-import asyncio
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+if TYPE_CHECKING:
+    import asyncio
 
 FailureKind = Literal[
     "env",
@@ -194,7 +196,7 @@ def blame(
     what: str,
     *,
     deadline: str = "",
-    limit: asyncio.Timeout | None = None,
+    limit: "asyncio.Timeout | None" = None,
 ) -> Generator[None]:
     """Attribute whatever escapes this block to `kind`; an error already attributed passes through.
 
@@ -217,6 +219,8 @@ def blame(
     except (RolloutError, ConfigError, ForkUnsupported):
         raise
     except TimeoutError as error:
+        import asyncio  # not above: it is half of what `import agentrl` takes
+
         # That of a timeout comes from the cancellation with which it ended its block; Python's
         # before 3.11.4 does not say so by the cause.
         origin = error.__cause__ or error.__context__

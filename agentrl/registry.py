@@ -15,10 +15,9 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from agentrl.authoring.env_id import EnvId
-from agentrl.authoring.tool_env import Reward, Tasks, ToolEnv
 from agentrl.env import Action, Env
 from agentrl.errors import ConfigError
 from agentrl.message import Message
@@ -26,6 +25,9 @@ from agentrl.runtime.extras import is_installed
 from agentrl.runtime.imports import import_callable, import_named
 from agentrl.task import Task
 from agentrl.tool import LateTools, ToolSource
+
+if TYPE_CHECKING:
+    from agentrl.authoring.tool_env import Reward, Tasks
 
 Maker = Callable[..., Env]
 _KIND_NAME = re.compile(r"[A-Za-z][\w-]*", re.ASCII)
@@ -162,8 +164,8 @@ def register_kind(
 def register_tool_env(
     id: str,
     *,
-    tasks: Tasks,
-    reward: Reward,
+    tasks: "Tasks",
+    reward: "Reward",
     tools: Sequence[ToolSource | LateTools] = (),
     system: str = "",
     answer: Callable[[Task, Sequence[Message]], str | None] | None = None,
@@ -193,6 +195,8 @@ def register_tool_env(
         ConfigError: The id has no version or not that form, or other parts have it already. What
             is wrong with the parts themselves is raised where they are used.
     """
+    from agentrl.authoring.tool_env import ToolEnv
+
     maker = functools.partial(
         ToolEnv,
         tasks=tasks,

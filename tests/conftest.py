@@ -61,7 +61,7 @@ def missing_bubblewrap() -> str:
 
 def missing_namespaces() -> str:
     """Return why we can isolate nothing by ourselves here, or an empty string."""
-    from agentrl_sandbox.layers import layers
+    from agentrl_sandbox import layers
 
     (row,) = (layer for layer in layers() if layer.name == "user namespaces")
     return "" if row.live else f"{row.detail}; {row.get_it}"

@@ -1,6 +1,5 @@
 """`agentrl check-env`."""
 
-import asyncio
 from typing import Annotated
 
 import typer
@@ -30,6 +29,8 @@ def check_env(
     as_json: JsonFlag = False,
 ) -> None:
     """Check that an environment keeps its contract, by playing episodes."""
+    import asyncio
+
     from agentrl.registry import make
     from agentrl.testing import check_env as check
 

@@ -8,7 +8,6 @@ import typer
 from agentrl.cli.arguments import ConfigFile, Overrides
 from agentrl.cli.console import show_text
 from agentrl.runtime.extras import check_installed
-from agentrl.runtime.machine import device_of
 
 app = typer.Typer(help="Serve inference engines for runs on other machines.", no_args_is_help=True)
 
@@ -50,6 +49,7 @@ def serve(
     from agentrl.errors import ConfigError
     from agentrl.models.place import policy_place
     from agentrl.run.build_engine import build_engine_spec
+    from agentrl.runtime.machine import device_of
 
     config = load_config(config_file, overrides or ())
     folder = policy or config.policy.path

@@ -1,6 +1,5 @@
 """`agentrl import`: what something from elsewhere is, and the config that trains on it."""
 
-import asyncio
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -42,6 +41,8 @@ def import_env(
     as_json: JsonFlag = False,
 ) -> None:
     """Show the tasks, tools and rewards of something from elsewhere, by playing it."""
+    import asyncio
+
     from agentrl.registry import kinds, make
     from agentrl.run.preflight import check_env, check_needs
     from agentrl.testing.env_preview import preview_env

@@ -1,6 +1,5 @@
 """`agentrl record`."""
 
-import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
@@ -57,6 +56,8 @@ def record(
     ] = False,
 ) -> None:
     """Record demonstrations of an environment's gold player or of a human, for training."""
+    import asyncio
+
     from agentrl.authoring.env_contract import read_tasks
     from agentrl.registry import make
 
@@ -97,6 +98,8 @@ async def _record_human(
     env: "Env", tasks: "Sequence[Task]", file: Path, *, at: str, terminal: bool
 ) -> int:
     """Let the person at the terminal play, each episode kept as soon as it is over."""
+    import asyncio
+
     from agentrl.authoring.gold import play
     from agentrl.authoring.human_player import (
         HumanPlayable,

@@ -42,7 +42,7 @@ class CreditedSample:
         """True when no token has an advantage and a weight: loss and gradient are zero too."""
         weights = self.sample.weights
         credit = self.advantages if weights is None else self.advantages * weights
-        return not np.logical_and(credit, self.sample.mask).any()
+        return not ((credit != 0) & self.sample.mask).any()
 
     @property
     def forward_tokens(self) -> int:

@@ -492,7 +492,9 @@ class PolicyTrainer:
                 f"trajectories, {batch.failed} of them failed, and the others have no sampled "
                 "token; see the recorded errors, and check that the engine is used at all"
             )
-        newest = max(int(row.sample.versions[row.sample.mask].max()) for row in rows)
+        # Hardly ever is any token newer, so those that train are picked out only then.
+        newer = [row.sample for row in rows if row.sample.versions.max() > self.version]
+        newest = max((int(one.versions[one.mask].max()) for one in newer), default=-1)
         if newest > self.version:
             raise LearnError(
                 f"a token was sampled by version {newest}, but the trainer is at {self.version}; "

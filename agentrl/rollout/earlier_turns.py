@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from agentrl.chat.renderer import TokenSegment
 from agentrl.message import Message
-from agentrl.trajectory import Node
+from agentrl.trajectory import Node, Tree
 
 if TYPE_CHECKING:
     from agentrl.chat.renderer import ChatRenderer
@@ -35,16 +35,18 @@ class TurnEnds(Protocol):
 
 
 def rewrite_context(
-    chat: "ChatRenderer", context: Sequence[Node], messages: Sequence[Message]
+    chat: "ChatRenderer", tree: Tree, node: int, messages: Sequence[Message]
 ) -> TokenSegment | None:
-    """Return the context in which these messages follow, without the thinking of its turns.
+    """Return the context at `node` in which these messages follow, without the thinking of its
+    turns.
 
-    None where it stays as it is: there is no message of a user, or nothing to drop.
+    None where it stays as it is: there is no message of a user, or nothing to drop. The context is
+    walked only where a user speaks and the chat format rewrites turns.
     """
     has_user = any(message.role == "user" for message in messages)
     if not has_user or not isinstance(chat, TurnRewriter) or not chat.rewrites_turns:
         return None
-    rewritten = chat.rewrite_turns(_join_turns(context))
+    rewritten = chat.rewrite_turns(_join_turns(tree.context(node)))
     if rewritten is None:
         return None
     tokens: list[int] = []

@@ -175,6 +175,12 @@ class EpisodeRunner:
     """Cached tokens of the turn's prompt, as the engine counted its first request."""
     _history: ActionHistory | None = None
     _exchange: tuple[Action, Step] | None = None
+    _turn_ends: TurnEnds | None = None
+
+    def __post_init__(self) -> None:
+        # Once: a check against a protocol takes as long as a node of the tree.
+        if isinstance(self.chat, TurnEnds):
+            self._turn_ends = self.chat
 
     async def run(self) -> Leaf:
         """Play to the end and return the leaf, which is not yet recorded on the tree."""
@@ -307,8 +313,7 @@ class EpisodeRunner:
         """Begin a context of its own where the chat format drops the thinking of earlier turns."""
         if self._at is None:
             return
-        nodes = self.tree.context(self._at)
-        context = rewrite_context(self.chat, nodes, observation.messages)
+        context = rewrite_context(self.chat, self.tree, self._at, observation.messages)
         if context is not None:
             self._left_tokens += len(self._context)
             self._context = []
@@ -392,8 +397,8 @@ class EpisodeRunner:
         last = self.tree.node(node)
         if last.source in ("forced", "prompt"):
             return True
-        if isinstance(self.chat, TurnEnds):
-            return self.chat.ends_turn(last.token_ids[-1], messages)
+        if self._turn_ends is not None:
+            return self._turn_ends.ends_turn(last.token_ids[-1], messages)
         return last.token_ids[-1] in self.chat.stop_token_ids
 
     def _forget_images(self, turn: int) -> None:

@@ -3,13 +3,18 @@
 sandbox = await open_session()          # shares one supervisor inside a run's scope
 result = await sandbox.exec("1 + 1")    # ExecResult(status="ok", value="2", ...)
 branch = await sandbox.fork()           # an independent copy, a millisecond later
+
+Importing this package is light: `agentrl --help` does it, for the command `image`.
 """
 
-from agentrl.runtime.scope import shared
-from agentrl.sandbox import Sandbox, sandbox_settings
-from agentrl_sandbox.layers import IsolationLayer, layers
-from agentrl_sandbox.pool import ForkServerPool
-from agentrl_sandbox.session import SandboxSession
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agentrl.sandbox import Sandbox
+    from agentrl_sandbox.isolation_layers import IsolationLayer, layers
+    from agentrl_sandbox.pool import ForkServerPool
+    from agentrl_sandbox.session import SandboxSession
 
 __all__ = [
     "ForkServerPool",
@@ -19,13 +24,30 @@ __all__ = [
     "open_session",
 ]
 
+_LAZY = {
+    "ForkServerPool": "agentrl_sandbox.pool",
+    "IsolationLayer": "agentrl_sandbox.isolation_layers",
+    "SandboxSession": "agentrl_sandbox.session",
+    "layers": "agentrl_sandbox.isolation_layers",
+}
 
-async def open_session() -> Sandbox:
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'agentrl_sandbox' has no attribute {name!r}")
+
+
+async def open_session() -> "Sandbox":
     """Return a fresh session under the settings in force.
 
     Inside a run's scope, sessions of equal settings share one pool, which the scope closes.
     Outside, the session has a pool of its own and closes it when it and its forks are closed.
     """
+    from agentrl.runtime.scope import shared
+    from agentrl.sandbox import sandbox_settings
+    from agentrl_sandbox.pool import ForkServerPool
+
     settings = sandbox_settings()
 
     async def open_it() -> ForkServerPool:

@@ -5,8 +5,7 @@ from typing import Annotated
 import typer
 
 from agentrl.cli.console import err, show_text
-from agentrl_sandbox.image import Base, build
-from agentrl_sandbox.recipe import RECIPES, Kind
+from agentrl_sandbox.image_kind import Base, Kind
 
 image = typer.Typer(
     name="image", help="Build container images for sandboxes.", no_args_is_help=True
@@ -45,6 +44,9 @@ def build_image(
     mirror: Annotated[str, typer.Option(help="Debian mirror for bootstrap.")] = "",
 ) -> None:
     """Build an image into the Docker engine."""
+    from agentrl_sandbox.image import build
+    from agentrl_sandbox.recipe import RECIPES
+
     tag = build(base, tag, kind=kind, mirror=mirror, say=lambda line: show_text(line, err))
     uses = {"sandbox": "sandbox.backend: docker", "desktop": "desktop: {backend: docker}"}
     suffix = "" if tag == RECIPES[kind].tag else f" and {RECIPES[kind].setting}: {tag}"

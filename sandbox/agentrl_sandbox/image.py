@@ -12,13 +12,12 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Literal
 
 from agentrl.errors import ConfigError, SandboxError
+from agentrl_sandbox.image_kind import Base, Kind
 from agentrl_sandbox.launch.engine import DockerEngine
-from agentrl_sandbox.recipe import BASE, DEBIAN, RECIPES, Kind
+from agentrl_sandbox.recipe import BASE, DEBIAN, RECIPES
 
-Base = Literal["bootstrap", "slim"]
 PACKAGES = ("python3",)
 """Beside bash, coreutils and the other essential ones."""
 _BOOTSTRAP_S = 900.0

@@ -2,12 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from agentrl.sandbox import SandboxSettings
+from agentrl_sandbox.image_kind import Kind
 from agentrl_sandbox.launch.engine import ContainerImage
-
-Kind = Literal["sandbox", "desktop"]
 
 DESKTOP = (
     *("at-spi2-core", "dbus-daemon", "fonts-dejavu-core", "gir1.2-gtk-3.0", "jwm"),

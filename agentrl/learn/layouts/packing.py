@@ -40,22 +40,25 @@ def pack(
     )
     # Within a unit more is shared than at its edges. Across an edge of 0 nothing is.
     edges = common[[unit.start for unit in units]]
-    borders = np.flatnonzero(np.concatenate([[True], edges[1:] == 0, [True]]))
+    starts = np.flatnonzero(np.concatenate([[True], edges[1:] == 0]))[: len(units)]
+    sizes = np.diff(starts, append=len(units))
+    first, last = (np.repeat(ends, sizes).tolist() for ends in (starts, starts + sizes))
     line_of = np.full(len(units), -1)
     room = np.full(len(units) + 1, np.iinfo(np.int64).min // 2)
     """What each line has left. The last one stands for none yet: less than any unit needs."""
     lines: list[list[PackingUnit]] = []
     for index in sorted(range(len(units)), key=lambda i: (-units[i].tokens, i)):
-        unit, border = units[index], int(np.searchsorted(borders, index, side="right"))
-        near = slice(int(borders[border - 1]), int(borders[border]))
+        unit, near = units[index], slice(first[index], last[index])
         overlap, near_lines = _find_overlaps(edges[near], index - near.start), line_of[near]
-        fits = room[near_lines] + overlap >= unit.tokens
-        free = np.flatnonzero(room[: len(lines)] >= unit.tokens)
-        if fits.any():
-            saved = int(overlap[fits].max())
-            line = int(near_lines[fits & (overlap == saved)].min())
+        # What it would save in each line that it fits in, -1 in all others.
+        saves = np.where(room[near_lines] + overlap >= unit.tokens, overlap, -1)
+        saved = int(saves.max())
+        if saved >= 0:
+            line = int(near_lines[saves == saved].min())
         else:
-            saved, line = 0, int(free[0]) if len(free) else len(lines)
+            saved = 0
+            free = room[: len(lines)] >= unit.tokens
+            line = int(free.argmax()) if free.any() else len(lines)
         if line == len(lines):
             lines.append([])
             room[line] = limit_tokens
@@ -71,10 +74,10 @@ def count_places(
     chosen: Int[ndarray, " chosen"],
 ) -> int:
     """Return the length of one line of the chosen sequences, in rising order of their indices."""
-    if not len(chosen):
-        return 0
-    gaps = np.minimum.reduceat(shared[: chosen[-1] + 1], chosen[:-1] + 1) if chosen[1:].size else 0
-    return int(lengths[chosen].sum() - np.sum(gaps))
+    if len(chosen) < 2:
+        return int(lengths[chosen].sum())
+    gaps = np.minimum.reduceat(shared[: chosen[-1] + 1], chosen[:-1] + 1)
+    return int(lengths[chosen].sum() - gaps.sum())
 
 
 def _find_units(
@@ -96,6 +99,7 @@ def _find_units(
 
 def _find_overlaps(edges: Int[ndarray, " units"], index: int) -> Int[ndarray, " units"]:
     """Return the tokens that a unit shares with each other one: the least edge between them."""
-    before = np.minimum.accumulate(edges[index:0:-1])[::-1]
-    after = np.minimum.accumulate(edges[index + 1 :])
-    return np.concatenate([before, [0], after])
+    overlaps = np.zeros_like(edges)
+    np.minimum.accumulate(edges[index:0:-1], out=overlaps[:index][::-1])
+    np.minimum.accumulate(edges[index + 1 :], out=overlaps[index + 1 :])
+    return overlaps

@@ -140,5 +140,5 @@ def _number_images(sequence: TokenSequence, numbers: dict[Image, int]) -> Int[nd
 
 def _common(first: Int[ndarray, " one"], second: Int[ndarray, " other"]) -> int:
     n = min(len(first), len(second))
-    different = np.flatnonzero(first[:n] != second[:n])
-    return int(different[0]) if len(different) else n
+    different = first[:n] != second[:n]
+    return int(different.argmax()) if different.any() else n

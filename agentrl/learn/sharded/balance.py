@@ -51,7 +51,8 @@ def split(layout: SequenceLayout, sequences: Sequence[TokenSequence], *, ranks: 
     """
     measured = layout.measure(sequences)
     best = _split(measured, layout.limit_tokens, ranks=ranks)
-    if not sequences:
+    # Passes of one sequence each stay what they are below any limit that leaves it whole.
+    if max((len(indices) for part in best.passes for indices in part), default=0) < 2:
         return best
     fewest = len(best.passes[0])
     low = max(measured.places([i]) for i in range(len(sequences)))

@@ -376,7 +376,7 @@ _PROGRAM = """
 import asyncio, os, sys
 from agentrl.sandbox import SandboxSettings
 from agentrl_sandbox import ForkServerPool
-from agentrl_sandbox.layers import layers
+from agentrl_sandbox import layers
 
 async def main():
     (row,) = [layer for layer in layers() if layer.name == "user id per session"]
