@@ -348,11 +348,11 @@ def reader(
         (tmp_path / MODEL).symlink_to(request.getfixturevalue("run_folder") / "policy")
     if "pyarrow" in needed_parts(page):
         monkeypatch.syspath_prepend(BENCH / "pyarrow")
-    if "agents" in needed_parts(page):
-        monkeypatch.setenv("PATH", f"{BENCH / 'agents' / 'bin'}:{os.environ['PATH']}")
     if any(re.search(rf"runs/({'|'.join(RUNS)})\b", block.text) for block in PAGES[page]):
         for name in RUNS:
             shutil.copytree(request.getfixturevalue("run_folder"), tmp_path / "runs" / name)
+    # As where the environment that runs this is active.
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("webbrowser.open", id)
     monkeypatch.syspath_prepend(tmp_path)

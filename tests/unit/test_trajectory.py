@@ -3,8 +3,8 @@
 Mutants seen caught: `share` appends always; `share` ignores the parent; `path_ids` not reversed;
 `trajectory` takes log-probs of given nodes; `mask` true for `forced`; a branch that shows an image
 shows it in its sibling too; a context counts a withdrawn node; images keep the places they had
-before a withdrawal; a walk to the root at every turn, also without a call; images copied into every node; a log-prob
-that no float32 holds ends the run.
+before a withdrawal; a walk to the root at every turn, also without a call; images copied into every
+node; a log-prob that no float32 holds ends the run.
 """
 
 import asyncio
