@@ -56,8 +56,8 @@ SITUATIONS: Mapping[str, Situation] = {
     "fresh": Situation(meaning="fresh data, one update per batch, sums of 2 or 3 terms"),
     "turns": Situation(meaning="three turns: sums of 3 terms", keys={"env.kwargs": {"terms": [3]}}),
     "sparse": Situation(
-        meaning="rare success: sums of 4 terms, none of which were in the warm start",
-        keys={"env.kwargs": {"terms": [4]}},
+        meaning="rarer success: sums of 3 or 4 terms; none of 4 were in the warm start",
+        keys={"env.kwargs": {"terms": [3, 4]}},
     ),
     "known": Situation(meaning="24 tasks, again and again", keys={"env.task_limit": 24}),
     "pairs": Situation(
@@ -205,6 +205,8 @@ ROWS: Mapping[str, MethodRow] = {
     "curation.sampler.vade": _row("known", curation__sampler={"name": "vade"}),
     "curation.allocation.dart": _row("known", curation__allocation={"name": "dart"}),
     "curation.allocation.dars": _row("sparse", curation__allocation={"name": "dars"}),
+    "curation.allocation.xrpo": _row("sparse", curation__allocation={"name": "xrpo"}),
+    "curation.allocation.duet": _row("sparse", curation__allocation={"name": "duet"}),
     "curation.filter.dapo": _row("sparse", curation__filter={"name": "dapo"}),
     "curation.pool.success": _row("known", curation__pool={"name": "success"}),
     "curation.members.balanced": _row(

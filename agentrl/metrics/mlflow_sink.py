@@ -27,6 +27,8 @@ MOST_METRICS = 1000
 """Of one request."""
 MOST_NAME = 250
 """Characters of a name."""
+MOST_VALUE = 6000
+"""Characters of a parameter's value, such as a long system message; MLflow refuses more."""
 
 
 class MlflowSink:
@@ -140,7 +142,8 @@ def flatten_config(config: Mapping[str, Any], above: str = "") -> Iterator[tuple
         if isinstance(value, Mapping) and value:
             yield from flatten_config(cast(Mapping[str, Any], value), f"{name}.")
         else:
-            yield to_mlflow_name(name), value if isinstance(value, str) else json.dumps(value)
+            text = value if isinstance(value, str) else json.dumps(value)
+            yield to_mlflow_name(name), text[:MOST_VALUE]
 
 
 def to_mlflow_name(name: str) -> str:

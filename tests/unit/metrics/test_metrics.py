@@ -196,3 +196,4 @@ def test_a_config_becomes_one_level_of_text() -> None:
         "env.kwargs": "{}",
         "x": "null",
     }
+    assert len(dict(flatten_config({"system": "a" * 9000}))["system"]) == 6000
