@@ -45,7 +45,7 @@ export CHECK
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv dev quickstart test test-all test-nightly fuzz check format docs viewer bench bench-quick $(BENCHMARKS:%=bench-%) clean
+.PHONY: help venv dev quickstart test test-all test-nightly fuzz check format docs bench bench-quick $(BENCHMARKS:%=bench-%) clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -107,11 +107,6 @@ format: dev ## Format the code and mend what the linter can mend
 docs: $(DOCS_STAMP) ## Build the documentation in build/docs; every warning is an error
 	$(BIN)/python -m sphinx -q --fail-on-warning --keep-going --fresh-env -b html docs build/docs
 	@echo open build/docs/index.html
-
-# CI needs no Node: the page is committed, and a test sees that it was made of these sources.
-viewer: ## Make the page of `agentrl view` again from its sources; needs Node 20.19 or newer
-	cd agentrl/view/web && npm ci && npm run build
-	cp agentrl/view/web/dist/index.html agentrl/view/page/viewer.html
 
 bench: $(BENCHMARKS:%=bench-%) ## Run every benchmark, reports go to runs/bench
 

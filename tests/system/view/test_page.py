@@ -3,6 +3,7 @@
 Seen caught: a form that Enter did not submit, so that nothing said was ever searched.
 """
 
+import base64
 import hashlib
 import json
 import re
@@ -16,6 +17,7 @@ import pytest
 from agentrl.view.document import page
 from agentrl.view.group_choice import StepRange
 from agentrl.view.run_reader import RunReader
+from agentrl.view.shell import join_modules
 from benchmarks.made_run import MadeRun
 from benchmarks.viewer import MainThread
 
@@ -29,27 +31,61 @@ WAIT_MS = 200_000
 
 def write(folder: Path, file: Path) -> Path:
     with RunReader(folder, environ={"MY_API_KEY": SECRET}) as source:
-        file.write_text("".join(page(source, steps=StepRange(), limit=20_000)), encoding="utf-8")
+        file.write_text("".join(page([source], steps=StepRange(), limit=20_000)), encoding="utf-8")
     return file
 
 
-def test_the_page_was_built_of_these_sources(root: Path) -> None:
-    """When this fails: `make viewer`, and commit what it has made."""
-    web = root / "agentrl" / "view" / "web"
-    names = ("index.html", "package-lock.json", "package.json", "tsconfig.json", "vite.config.js")
-    sources = [*names, *(f"src/{file.name}" for file in (web / "src").iterdir())]
-    made = hashlib.sha256()
-    for name in sorted(sources):
-        made.update(f"{name}\n".encode() + (web / name).read_bytes())
-    built = (root / "agentrl" / "view" / "page" / "viewer.html").read_text(encoding="utf-8")
-    assert f'<meta name="agentrl-sources" content="{made.hexdigest()}" />' in built
+def test_the_modules_share_one_scope() -> None:
+    """Two functions of one name would be no error there: the later one would be both."""
+    names = re.findall(
+        r"^(?:async )?(?:function\*?|const|let|class) (\w+)", join_modules(), re.MULTILINE
+    )
+    names += re.findall(r"^let \[(.*)\]", join_modules(), re.MULTILINE)
+    assert len(names) > 100
+    assert {name for name in names if names.count(name) > 1} == set()
 
 
-def test_the_built_page_names_no_other_place(root: Path) -> None:
-    built = (root / "agentrl" / "view" / "page" / "viewer.html").read_text(encoding="utf-8")
-    assert re.search(r"default-src 'none'", built)
-    links = {*re.findall(r"https?://[^\"'`\s)]+", built)}
-    assert {link for link in links if not link.startswith("http://www.w3.org/")} == set()
+def test_every_module_is_on_the_page_and_imports_what_it_uses(root: Path) -> None:
+    modules = {
+        file.name: file.read_text(encoding="utf-8")
+        for file in (root / "agentrl" / "view" / "page").glob("*.js")
+    }
+    script = join_modules()
+    exported = {
+        name: file
+        for file, text in modules.items()
+        for name in re.findall(
+            r"^export (?:async )?(?:function\*?|const) (\w+)", text, re.MULTILINE
+        )
+    }
+    for file, text in modules.items():
+        assert text.split("\n", 1)[0] in script, file
+        imported = {
+            name.strip(): source
+            for names, source in re.findall(
+                r'^import \{([^}]*)\} from "\./(.*)";', text, re.MULTILINE
+            )
+            for name in names.split(",")
+        }
+        assert {name: exported.get(name) for name in imported} == imported, file
+        code = re.sub(r"^import .*$|/\*\*[\s\S]*?\*/|//.*$|\.\w+", "", text, flags=re.MULTILINE)
+        for name, source in exported.items():
+            if source != file and name not in imported:
+                assert not re.search(rf"(?<![\w\"])\b{name}\(", code), (file, name)
+
+
+def test_the_page_names_no_other_place_and_runs_no_other_script(file: Path) -> None:
+    html = file.read_text(encoding="utf-8")
+    links = {*re.findall(r"https?://[^\"'`\s)]+", html)}
+    assert links == {"http://www.w3.org/2000/svg"}
+    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', html)
+    rules = dict(rule.split(" ", 1) for rule in policy.split("; "))
+    assert rules["default-src"] == rules["connect-src"] == "'none'"
+    assert rules["require-trusted-types-for"] == "'script'"
+    assert "unsafe" not in policy
+    scripts = re.findall(r"<script>([\s\S]*?)</script>", html)
+    hashes = [base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in scripts]
+    assert rules["script-src"] == " ".join(f"'sha256-{one}'" for one in hashes)
 
 
 @pytest.fixture(scope="module")
@@ -295,7 +331,7 @@ def test_two_trajectories_are_compared(view: "Page") -> None:
     said = (
         f"What is 4 * 7?{'I call the tool and read what it says before I answer. '}multiply(4, 7) #"
     )
-    assert f"{len(said)} tokens and 3 messages in common" in text(view, ".crumbs")
+    assert f"{len(said)} tokens and 3 messages in common" in text(view, ".parting-bar")
     assert view.locator(".message.same").count() == 6
     view.keyboard.press("t")
     view.wait_for_selector(".token.same")
