@@ -6,5 +6,5 @@
                        ▲
     redaction.py (secrets), token_texts.py (ids to text)
 
-`page/` holds the page's modules and style, which a browser reads as they are; `shell.py` joins them.
+`page/` holds the page's modules and style, which need no build; `shell.py` joins them.
 """

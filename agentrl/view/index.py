@@ -1,10 +1,11 @@
 """The tables of a run: a row per group and a row per trajectory, as columns."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from agentrl.events.state import GroupState, RolloutState
 from agentrl.store.reader import GroupIndexRow, RolloutIndexRow
@@ -162,9 +163,9 @@ def _build_trajectory_row(
     )
 
 
-def _average(values: Iterable[float]) -> float | None:
+def _average(values: ArrayLike) -> float | None:
     """Return the mean of the finite values, or None where there is none."""
-    numbers = np.asarray([*values], dtype=np.float64)
+    numbers = np.asarray(values, dtype=np.float64)
     finite = numbers[np.isfinite(numbers)]
     return float(finite.mean()) if finite.size else None
 

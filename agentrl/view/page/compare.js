@@ -16,6 +16,7 @@ export function makeCompare({ runs, place, look }) {
   const lost = ids.find((_, side) => rows[side] === undefined);
   if (lost) return { node: h("main", { class: "page" }, missing(`trajectory ${lost[1]}`)), keys: {}, update() {} };
   const node = h("main", { class: "page compare" }, reading());
+  const above = ids[0][0] === ids[1][0] ? "groups" : "tasks";
   const sides = [null, null];
   const updates = ids.map(([which, id], side) =>
     watchStory(runs[which], rows[side], (story) => {
@@ -68,7 +69,7 @@ export function makeCompare({ runs, place, look }) {
     abouts = sides.map(() => h("div"));
     fill(
       node,
-      crumbs([h("a", { href: "#/groups" }, "Groups"), "comparison"]),
+      crumbs([h("a", { href: `#/${above}` }, above === "groups" ? "Groups" : "Tasks"), "comparison"]),
       h("div", { class: "parting-bar" }, parting(same)),
       lookBar(look, onLook),
       look.isTokens && legend([...one.tokens, ...other.tokens], look.colour),
@@ -98,7 +99,7 @@ export function makeCompare({ runs, place, look }) {
   return {
     node,
     keys: { ...lookKeys(look, onLook), n: seek },
-    up: () => go("#/groups"),
+    up: () => go(`#/${above}`),
     update(newRuns) {
       runs = newRuns;
       ids.forEach(([which], side) => updates[side](runs[which]));

@@ -79,7 +79,8 @@ function makePage(root, first) {
   };
 
   function drawBar() {
-    const lit = TAB_OF[place.view] ?? place.view;
+    const isOfTwo = place.view === "compare" && place.ids[0][0] !== place.ids[1][0];
+    const lit = isOfTwo ? "tasks" : (TAB_OF[place.view] ?? place.view);
     const isOfOne = ["groups", "trajectories"].includes(lit);
     fill(
       bar,

@@ -81,7 +81,7 @@ export function makePair({ runs, place }) {
         h(
           "table",
           { class: "scores partings" },
-          h("thead", {}, h("tr", {}, ["No.", "First reward", "Second reward", "Token", "Turn", ""].map((name) => h("th", { scope: "col" }, name)))),
+          h("thead", {}, h("tr", {}, ["No.", "Reward", "Reward", "Token", "Turn", ""].map((name, at) => h("th", { scope: "col", class: (at === 1 || at === 2) && `run-${at - 1}` }, name)))),
           h(
             "tbody",
             {},

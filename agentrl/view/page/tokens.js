@@ -8,8 +8,6 @@ export const COLOURS = ["source", "entropy", "advantage", "ratio", "age"];
 const FIELD = { entropy: "entropy", advantage: "advantage", ratio: "logRatio", age: "age" };
 /** Tokens in the page at once; more come when they are asked for. */
 const WINDOW = 4000;
-/** Letters of one token that are shown. */
-const LONGEST = 400;
 
 function mix(name, share) {
   return `color-mix(in oklab, var(--${name}) ${Math.round(Math.max(0, Math.min(1, share)) * 100)}%, transparent)`;
@@ -53,8 +51,7 @@ export function legend(tokens, colour) {
 }
 
 function tokenWords(text) {
-  const cut = text.length > LONGEST ? `${text.slice(0, LONGEST)}… ${count(text.length - LONGEST, "more letter")}` : text;
-  return visible(cut).replaceAll("\n", "⏎").replaceAll("\t", "⇥") || "∅";
+  return visible(text).replaceAll("\n", "⏎").replaceAll("\t", "⇥") || "∅";
 }
 
 /**

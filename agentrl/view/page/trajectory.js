@@ -7,7 +7,6 @@ import { meanAdvantage, tokensOf, turnTimes } from "./path.js";
 import { addressOf, go, note } from "./route.js";
 import { messages } from "./said.js";
 import { COLOURS, legend, makeTokens, tokenFacts } from "./tokens.js";
-import { sourceLegend } from "./tree.js";
 
 const COLOUR_KEYS = { s: "source", e: "entropy", a: "advantage", r: "ratio", v: "age" };
 
