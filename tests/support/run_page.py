@@ -13,7 +13,7 @@ from agentrl.view.run_reader import RunReader
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-WAIT_MS = 200_000
+WAIT_MS = 60_000
 """Deadline of a page on a machine whose processors others keep."""
 
 
@@ -80,4 +80,4 @@ def text(view: "Page", selector: str) -> str:
 
 def found(view: "Page", words: str) -> None:
     """Wait until the table says how many it has found."""
-    until(view, "want => document.querySelector('.found').innerText === want", arg=words)
+    until(view, "want => document.querySelector('.found')?.innerText === want", arg=words)

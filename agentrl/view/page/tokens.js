@@ -62,7 +62,11 @@ export function makeTokens({ tokens, colour, onCurrent, same = 0, parts = -1 }) 
   const scale = colour === "source" ? null : scaleOf(tokens, colour);
   const node = h("div", { class: `tokens by-${colour}`, tabindex: 0, role: "group", "aria-label": "Tokens; arrow keys go from one to the next" });
   const pointedAt = (event) => Number(event.target.closest("[data-place]")?.dataset["place"] ?? -1);
-  node.addEventListener("pointerover", (event) => pointedAt(event) >= 0 && onCurrent(pointedAt(event), false));
+  // Not `pointerover`: what scrolls below a pointer at rest has not been pointed at.
+  node.addEventListener("pointermove", (event) => {
+    const place = pointedAt(event);
+    if (place >= 0 && place !== current) onCurrent(place, false);
+  });
   node.addEventListener("click", (event) => pointedAt(event) >= 0 && onCurrent(pointedAt(event), true));
   let [first, last, current] = [0, Math.min(WINDOW, tokens.length), -1];
 
