@@ -92,7 +92,9 @@ def main() -> None:
         file = Path(place) / "run.html"
         began = time.perf_counter()
         with RunReader(run) as source:
-            file.write_text("".join(page([source], steps=StepRange(), limit=count)), encoding="utf-8")
+            file.write_text(
+                "".join(page([source], steps=StepRange(), limit=count)), encoding="utf-8"
+            )
         bench.rows.append(
             Row(metric="making the file", value=time.perf_counter() - began, unit="s")
         )
