@@ -1,8 +1,4 @@
-"""What the address of the run page holds: filters, order, a turn, a token.
-
-Seen caught: a range that lets a trajectory without a reward through; a filter that is not read from
-the address; a token's place counted among the sampled ones alone; a token marked out of sight.
-"""
+"""What the address of the run page holds: filters, order, a turn, a token."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,9 +1,4 @@
-"""What a policy, a tool and a task's author can write stays text on the page, and can be read.
-
-Seen caught: text put in as markup (twice over: by the policy, and by these tests where that is
-lifted); halves of surrogate pairs that end the writing of a page; a mark of direction that is
-obeyed; a token of a megabyte in whole; all tokens in the page at once.
-"""
+"""What a policy, a tool and a task's author can write stays text on the page, and can be read."""
 
 import json
 from pathlib import Path

@@ -1,8 +1,4 @@
-"""Two runs on one page: curves over each other, a task's trees beside each other, where they part.
-
-Seen caught: the second run's stories taken for the first's; tasks matched by their place; a parting
-one token too late; the settings of one run shown for both.
-"""
+"""Two runs on one page: curves over each other, a task's trees beside each other, where they part."""
 
 from collections.abc import Iterator
 from pathlib import Path
