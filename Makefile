@@ -45,7 +45,7 @@ export CHECK
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv dev quickstart test test-all test-nightly fuzz check format docs lock viewer bench bench-quick $(BENCHMARKS:%=bench-%) clean
+.PHONY: help venv dev quickstart test test-all test-nightly fuzz check format docs lock bench bench-quick $(BENCHMARKS:%=bench-%) clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -110,11 +110,6 @@ docs: $(DOCS_STAMP) ## Build the documentation in build/docs; every warning is a
 
 lock: ## Write uv.lock with the versions of constraints.txt; needs uv
 	$(PYTHON) .ci/lock.py
-
-# CI needs no Node: the page is committed, and a test sees that it was made of these sources.
-viewer: ## Make the page of `agentrl view` again from its sources; needs Node 20.19 or newer
-	cd agentrl/view/web && npm ci && npm run build
-	cp agentrl/view/web/dist/index.html agentrl/view/page/viewer.html
 
 bench: $(BENCHMARKS:%=bench-%) ## Run every benchmark, reports go to runs/bench
 

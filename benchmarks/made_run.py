@@ -114,7 +114,8 @@ class MadeRun:
 
     def _group(self, log: EventLog, number: int, step: int, *, ends: bool = True) -> Tree:
         task = Task(
-            prompt=f"What is {number} * 7?" + (f" The key is {self.secret}." * (number == 1)),
+            prompt=f"What is {number} * 7?"
+            + (f" The key is {self.secret}." if self.secret and number == 1 else ""),
             answer=str(number * 7),
             id=f"task-{number}",
             tags=("products",),
@@ -188,7 +189,8 @@ class MadeRun:
 
     def _ids(self, said: str | Task) -> tuple[int, ...]:
         text = said if isinstance(said, str) else str(said.prompt)
-        return tuple(self._tokenizer.encode(text).ids)
+        # Half a surrogate pair, which a policy may write, has no bytes.
+        return tuple(self._tokenizer.encode(text.encode(errors="replace").decode()).ids)
 
     def _sampled(self, parent: int, text: str, step: int, *, turn: int) -> Node:
         ids = self._ids(text)

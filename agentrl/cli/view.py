@@ -1,6 +1,7 @@
 """`agentrl view`."""
 
 import webbrowser
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -10,10 +11,14 @@ import typer
 from agentrl.cli.console import err, show_text
 
 PORT = 8765
+MOST_RUNS = 2
 
 
 def view(
-    run: Annotated[Path, typer.Argument(metavar="RUN_FOLDER", help="Run folder.")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN_FOLDER...", help="Run folder; two are shown side by side."),
+    ],
     *,
     output: Annotated[
         Path | None,
@@ -32,7 +37,7 @@ def view(
         typer.Option(
             min=1, help="Maximum number of trajectories; beyond it, groups are sampled evenly."
         ),
-    ] = 4000,
+    ] = 100_000,
     serve: Annotated[
         bool,
         typer.Option(
@@ -44,26 +49,31 @@ def view(
         int, typer.Option(min=0, max=65535, help="Port for --serve; 0 picks a free port.")
     ] = PORT,
 ) -> None:
-    """Write a run's groups, trees, trajectories, and tokens to a self-contained HTML page."""
+    """Write the groups, trees, trajectories, and tokens of a run, or of two, to one HTML page."""
     from agentrl.errors import ConfigError
     from agentrl.view.document import page
     from agentrl.view.group_choice import StepRange
     from agentrl.view.run_reader import RunReader
 
+    if len(runs) > MOST_RUNS:
+        raise ConfigError(
+            f"{len(runs)} run folders are given, and a page shows {MOST_RUNS} at most; name fewer"
+        )
     steps = StepRange.parse(step)
     if serve:
         if output is not None:
             raise ConfigError(f"--serve writes no file; omit --out {output}")
         from agentrl.view.serve import serve as serve_run
 
-        serve_run(run, steps=steps, port=port, announce=partial(_announce, opens=opens))
+        serve_run(runs, steps=steps, port=port, announce=partial(_announce, opens=opens))
         return
-    output = output or Path(f"{run.resolve().name}.html")
-    with RunReader(run) as source:
+    output = output or Path("-".join(run.resolve().name for run in runs) + ".html")
+    with ExitStack() as opened:
+        sources = [opened.enter_context(RunReader(run)) for run in runs]
         unfinished = output.with_name(f".{output.name}.partial")
         try:
             with unfinished.open("w", encoding="utf-8", errors="replace") as file:
-                for part in page(source, steps=steps, limit=limit):
+                for part in page(sources, steps=steps, limit=limit):
                     file.write(part)
             unfinished.replace(output)
         except OSError as error:

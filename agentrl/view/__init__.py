@@ -6,5 +6,5 @@
                        ▲
     redaction.py (secrets), token_texts.py (ids to text)
 
-`web/` holds the sources of the page, `page/viewer.html` what `make viewer` made of them.
+`page/` holds the page's modules and style, which need no build; `shell.py` joins them.
 """

@@ -6,85 +6,119 @@ import time
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from html import escape
-from importlib import resources
 from typing import Any, cast
 
 from agentrl.evaluation.reports import REPORT
 from agentrl.view.group_choice import StepRange, choose_groups
 from agentrl.view.index import GroupRow, columns
 from agentrl.view.run_reader import RunReader
+from agentrl.view.shell import begin_script, build_shell
 
 CHUNK_BYTES = 2**20
 """Of JSON, about: what one click decompresses."""
 MAX_BYTES = 96 * 2**20
-"""Of a page; then stories are left out, and the page says which."""
-LIMIT = 4_000
+"""Of the stories of a page; then some are left out, and the page says how many."""
+LIMIT = 100_000
 """Trajectories of a page, unless it is asked for more."""
-
-_DATA = "<!--agentrl:data-->"
-TITLE = "<!--agentrl:title-->"
-"""In the built page: where its title goes."""
 
 
 @dataclass(slots=True)
 class PageChunks:
-    """Stories, packed. A chunk is base64 of gzip of a JSON list."""
+    """Stories, packed. A chunk is base64 of gzip of a JSON list.
+
+    When there is no more room, every other chunk goes, and from then on every other one is taken:
+    those that stay lie at even distances.
+    """
 
     limit_bytes: int = MAX_BYTES
-    packed: list[str] = field(default_factory=list[str])
+    packed: dict[int, str] = field(default_factory=dict[int, str])
+    """Chunks by their number."""
     places: dict[int, int] = field(default_factory=dict[int, int])
     """The chunk of each group."""
     left_out: int = 0
     """Groups whose story had no room."""
-    size_bytes: int = 0
-    _open: list[str] = field(default_factory=list[str])
+    _open: dict[int, str] = field(default_factory=dict[int, str])
     _open_bytes: int = 0
+    _count: int = 0
+    _stride: int = 1
+    """One chunk in so many has room."""
 
     def add(self, group: int, story: dict[str, Any]) -> None:
-        """Take a story, unless there is no room."""
-        if self.size_bytes >= self.limit_bytes:
-            self.left_out += 1
-            return
-        text = dump(story)
-        self.places[group] = len(self.packed)
-        self._open.append(text)
-        self._open_bytes += len(text)
+        """Take a story, if there is room."""
+        self._open[group] = dump(story)
+        self._open_bytes += len(self._open[group])
         if self._open_bytes >= CHUNK_BYTES:
             self.close()
 
     def close(self) -> None:
         """Pack what is open. Idempotent."""
-        if self._open:
-            self.packed.append(pack(f"[{','.join(self._open)}]"))
-            self.size_bytes += len(self.packed[-1])
-            self._open, self._open_bytes = [], 0
+        if not self._open:
+            return
+        if self._count % self._stride == 0:
+            self.packed[self._count] = pack(f"[{','.join(self._open.values())}]")
+            self.places |= dict.fromkeys(self._open, self._count)
+        else:
+            self.left_out += len(self._open)
+        self._count += 1
+        self._open, self._open_bytes = {}, 0
+        while len(self.packed) > 1 and sum(map(len, self.packed.values())) > self.limit_bytes:
+            self._thin()
+
+    def _thin(self) -> None:
+        self._stride *= 2
+        self.packed = {at: one for at, one in self.packed.items() if at % self._stride == 0}
+        kept = {group: at for group, at in self.places.items() if at in self.packed}
+        self.left_out += len(self.places) - len(kept)
+        self.places = kept
 
 
-def page(source: RunReader, *, steps: StepRange, limit: int = LIMIT) -> Iterator[str]:
-    """Yield the parts of a page, in order; it opens from disk and asks nobody for anything."""
-    groups, left_out = choose_groups(source.facts(), steps=steps, limit=limit)
-    rows: list[GroupRow] = []
-    chunks = PageChunks()
-    for group_page in source.read_pages(groups):
-        rows.append(group_page.row)
-        if group_page.story is not None:
-            chunks.add(group_page.row.id, group_page.story)
-    chunks.close()
-    if chunks.left_out:
-        left_out.append(
-            f"the trajectories of {chunks.left_out:,} groups, for which there was no room (--step)"
-        )
-    head, tail = template()
-    index = build_index(source, rows, chunks.places, left_out)
-    yield head.replace(TITLE, escape(f"{index['run']['name']} - agentrl"))
-    yield _script("index", pack(dump(index)))
+def page(
+    sources: Sequence[RunReader],
+    *,
+    steps: StepRange,
+    limit: int = LIMIT,
+    max_bytes: int = MAX_BYTES,
+) -> Iterator[str]:
+    """Yield the parts of a page of one run or two, in order.
+
+    It opens from disk and asks nobody for anything. Runs share the room that stories have.
+    """
+    stories: list[str] = []
+    parts: list[str] = []
+    for number, source in enumerate(sources):
+        prefix = f"{number}-" if number else ""
+        groups, left_out = choose_groups(source.facts(), steps=steps, limit=limit)
+        rows: list[GroupRow] = []
+        chunks = PageChunks(limit_bytes=max_bytes // len(sources))
+        for group_page in source.read_pages(groups):
+            rows.append(group_page.row)
+            if group_page.story is not None:
+                chunks.add(group_page.row.id, group_page.story)
+        chunks.close()
+        if chunks.left_out:
+            left_out.append(
+                f"the conversations and tokens of {chunks.left_out:,} of {len(rows):,} groups, for "
+                f"which {chunks.limit_bytes / 2**20:,.0f} MiB had no room; groups at even "
+                "distances have theirs (--step, --serve)"
+            )
+        index = build_index(source, rows, chunks.places, left_out)
+        parts.append(_script(f"{prefix}index", pack(dump(index))))
+        stories += [_script(f"{prefix}chunk-{at}", one) for at, one in chunks.packed.items()]
+    head, tail = build_shell(
+        " and ".join(map(name_run, sources)), runs=len(sources), is_served=False
+    )
+    yield head
+    yield from parts
     # It draws now, before the stories have been read.
-    yield "<script>agentrlBegin()</script>\n"
-    for number, chunk in enumerate(chunks.packed):
-        yield _script(f"chunk-{number}", chunk)
+    yield begin_script(len(sources), is_served=False)
+    yield from stories
     yield tail
+
+
+def name_run(source: RunReader) -> str:
+    """Return the name of a run, without secrets."""
+    run: dict[str, Any] = source.config.get("run") or {}
+    return source.redaction.text(str(run.get("name") or source.folder.resolve().name))
 
 
 def build_index(
@@ -98,10 +132,11 @@ def build_index(
     hide = source.redaction
     return {
         "run": {
-            "name": hide.text(str(run.get("name") or source.folder.resolve().name)),
+            "name": name_run(source),
             "env": hide.text(str((source.config.get("env") or {}).get("id", ""))),
             "steps": run.get("steps"),
             "config": hide.text(source.config_text),
+            "settings": hide.value(dict(_flatten(source.config))),
             "sessions": source.json("environment.json"),
             "summary": source.json("summary.json"),
             "evaluation": _evaluation(source.json(REPORT)),
@@ -115,24 +150,20 @@ def build_index(
 
 
 def dump(value: Any) -> str:
-    """Return JSON without a space too many, and without NaN."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    """Return JSON without a space too many, without NaN and without half a surrogate pair."""
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    # A policy can write half a pair, which is no letter and has no place in UTF-8.
+    return (
+        text
+        if text.isascii()
+        else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    )
 
 
 def pack(text: str) -> str:
     """Return text as base64 of gzip, which holds no `<` and so cannot end a script."""
     # Without a time, so that the same run gives the same page.
-    data = gzip.compress(text.encode("utf-8", "replace"), compresslevel=6, mtime=0)
-    return b64encode(data).decode()
-
-
-@cache
-def template() -> tuple[str, str]:
-    """Return the built page before and after the place of the data."""
-    file = resources.files("agentrl.view") / "page" / "viewer.html"
-    head, mark, tail = file.read_text(encoding="utf-8").partition(_DATA)
-    assert mark, "the built page has no place for data"
-    return head, tail
+    return b64encode(gzip.compress(text.encode(), compresslevel=6, mtime=0)).decode()
 
 
 def _evaluation(report: Any) -> dict[str, Any] | None:
@@ -155,6 +186,15 @@ def _metrics(source: RunReader) -> dict[str, list[Any]]:
     lines = source.metrics()
     names = {name: None for line in lines for name in line}
     return {name: [line.get(name) for line in lines] for name in names}
+
+
+def _flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the settings of a config with their dotted keys, values as JSON."""
+    for key, value in config.items():
+        if isinstance(value, dict) and value:
+            yield from _flatten(cast("dict[str, Any]", value), f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _script(name: str, text: str) -> str:

@@ -17,7 +17,7 @@ from agentrl.store.token_credit import TokenCredit
 from agentrl.trajectory import Failed, Leaf, outcome_name, reward_of
 from agentrl.view.redaction import SecretRedaction
 from agentrl.view.token_texts import TokenTexts
-from agentrl.view.tokens import hidden_tokens, render_nodes, short
+from agentrl.view.tokens import cut, hidden_tokens, render_nodes, short
 
 MAX_TEXT = 20_000
 """Letters of one message; what is beyond is said to be left out."""
@@ -86,7 +86,7 @@ class GroupPageBuilder:
             "messages": [*self._render_exchanges(one.exchanges, pictures)],
             "outcome": name_outcome(one),
             "reward": None if one.leaf is None else reward_of(one.leaf.outcome),
-            "error": self.redaction.text(one.reason or _find_error(one.leaf)),
+            "error": self._render_text(one.reason or _find_error(one.leaf)),
         }
         if one.fork is not None:
             fields["fork"] = {
@@ -148,10 +148,7 @@ class GroupPageBuilder:
         return []
 
     def _render_text(self, text: str) -> str:
-        text = self.redaction.text(text)
-        if len(text) <= MAX_TEXT:
-            return text
-        return f"{text[:MAX_TEXT]}\n[{len(text) - MAX_TEXT:,} more characters are left out]"
+        return cut(self.redaction.text(text), MAX_TEXT)
 
 
 def name_outcome(one: RolloutState) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from agentrl.events.state import GroupState, RolloutState
 from agentrl.store.reader import GroupIndexRow, RolloutIndexRow
@@ -41,6 +42,9 @@ class TrajectoryRow:
     seconds: float | None = None
     advantage: float | None = None
     """Mean over its trained tokens."""
+    entropy: float | None = None
+    """Mean over its sampled tokens, in nats: the engine's where it reported one, else the
+    trainer's."""
     said: str = ""
     """The end of what it said last."""
 
@@ -118,7 +122,7 @@ def columns(rows: Sequence[GroupRow], chunks: Mapping[int, int]) -> dict[str, An
     flat = [one for row in rows for one in row.trajectories]
     names = [field.name for field in fields(TrajectoryRow)]
     table: dict[str, list[Any]] = {name: [getattr(one, name) for one in flat] for name in names}
-    for name in ("reward", "seconds", "advantage"):
+    for name in ("reward", "seconds", "advantage", "entropy"):
         table[name] = [None if value is None else short([value]) for value in table[name]]
     # Names that many rows repeat are listed once, and are their places in the list.
     outcomes, tools = dict[str, int](), dict[str, int]()
@@ -150,15 +154,20 @@ def _build_trajectory_row(
         tools=tuple(redaction.text(name) for name in dict.fromkeys(names)),
         errors=statuses.count("error"),
         seconds=one.leaf.seconds if one.leaf else one.seconds,
-        advantage=_average_advantage(credit) if one.status == "ended" else None,
+        advantage=_average(credit.advantages if credit and one.status == "ended" else ()),
+        entropy=_average(
+            [value for node in path if node.source == "sampled" for value in node.entropies]
+            or (credit.entropies if credit and one.status == "ended" else ())
+        ),
         said=redaction.text(last_text)[-_TAIL:],
     )
 
 
-def _average_advantage(credit: TokenCredit | None) -> float | None:
-    if credit is None or np.isnan(credit.advantages).all():
-        return None
-    return float(np.nanmean(credit.advantages))
+def _average(values: ArrayLike) -> float | None:
+    """Return the mean of the finite values, or None where there is none."""
+    numbers = np.asarray(values, dtype=np.float64)
+    finite = numbers[np.isfinite(numbers)]
+    return float(finite.mean()) if finite.size else None
 
 
 def _cut_prompt(text: str) -> str:

@@ -7,7 +7,8 @@ import hashlib
 import secrets
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -15,22 +16,32 @@ from typing import TYPE_CHECKING
 
 from agentrl.errors import ConfigError
 from agentrl.store.reader import GroupIndexRow
-from agentrl.view.document import TITLE, build_index, dump, template
+from agentrl.view.document import build_index, dump, name_run
 from agentrl.view.group_choice import StepRange
 from agentrl.view.index import GroupRow
 from agentrl.view.live import build_live_state
 from agentrl.view.run_reader import RunReader
 from agentrl.view.run_status import RunMonitor
+from agentrl.view.shell import begin_script, build_shell
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import Response
 
+    Endpoint = Callable[[Request], Awaitable[Response]]
+
 HOST = "127.0.0.1"
 LOOK_S = 1.0
 """Least time between two looks at how a run stands."""
-_HEADERS = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
 
 
 class LiveRun:
@@ -47,6 +58,10 @@ class LiveRun:
         """Of the latest index: another one for another index."""
         self._watch = RunMonitor(source)
         self._looked: tuple[float, str] | None = None
+
+    @property
+    def name(self) -> str:
+        return name_run(self._source)
 
     def index(self) -> str:
         """Return the tables as JSON."""
@@ -93,10 +108,11 @@ class LiveRun:
         return dump(build_index(self._source, [row for _, row, _ in rows], places, []))
 
 
-def build_app(run: LiveRun, *, token: str, name: str) -> "Starlette":
-    """Return the application: the page, its tables, how the run stands, a story by its group."""
-    from html import escape
+def build_app(runs: Sequence[LiveRun], *, token: str) -> "Starlette":
+    """Return the application: the page, its tables, how a run stands, a story by its group.
 
+    `run` in an address is the number of one of the runs, counted from 0.
+    """
     from starlette.applications import Starlette
     from starlette.concurrency import run_in_threadpool
     from starlette.middleware import Middleware
@@ -105,51 +121,51 @@ def build_app(run: LiveRun, *, token: str, name: str) -> "Starlette":
     from starlette.responses import HTMLResponse, PlainTextResponse, Response
     from starlette.routing import Route
 
-    def is_known(request: "Request") -> bool:
-        query_token = request.query_params.get("token", "")
-        return secrets.compare_digest(query_token.encode(), token.encode())
+    answer_text = partial(PlainTextResponse, headers=_HEADERS)
+    answer_json = partial(Response, media_type="application/json")
 
-    refused = partial(
-        PlainTextResponse, "this address lacks the access token printed at start", status_code=403
-    )
+    def guarded(answer: "Callable[[Request, LiveRun], Awaitable[Response]]") -> "Endpoint":
+        async def endpoint(request: "Request") -> "Response":
+            asked = request.query_params
+            if not secrets.compare_digest(asked.get("token", "").encode(), token.encode()):
+                return answer_text(
+                    "this address lacks the access token printed at start", status_code=403
+                )
+            number = asked.get("run", "0")
+            if number not in map(str, range(len(runs))):
+                return answer_text(f"there is no run {number} here", status_code=404)
+            return await answer(request, runs[int(number)])
 
-    async def page(request: "Request") -> "Response":
-        if not is_known(request):
-            return refused()
-        head, tail = template()
-        head = head.replace(TITLE, escape(f"{name} - agentrl"))
-        begin = "<script>agentrlBegin({served: true})</script>"
+        return endpoint
+
+    async def page(request: "Request", run: LiveRun) -> "Response":
+        title = " and ".join(one.name for one in runs)
+        head, tail = build_shell(title, runs=len(runs), is_served=True)
+        begin = begin_script(len(runs), is_served=True)
         return HTMLResponse(f"{head}{begin}{tail}", headers=_HEADERS)
 
-    async def index(request: "Request") -> "Response":
-        if not is_known(request):
-            return refused()
+    async def index(request: "Request", run: LiveRun) -> "Response":
         text = await run_in_threadpool(run.index)
         headers = {**_HEADERS, "ETag": run.tag}
         if request.headers.get("If-None-Match") == run.tag:
             return Response(status_code=304, headers=headers)
-        return Response(text, media_type="application/json", headers=headers)
+        return answer_json(text, headers=headers)
 
-    async def live(request: "Request") -> "Response":
-        if not is_known(request):
-            return refused()
-        text = await run_in_threadpool(run.live)
-        return Response(text, media_type="application/json", headers=_HEADERS)
+    async def live(request: "Request", run: LiveRun) -> "Response":
+        return answer_json(await run_in_threadpool(run.live), headers=_HEADERS)
 
-    async def story(request: "Request") -> "Response":
-        if not is_known(request):
-            return refused()
+    async def story(request: "Request", run: LiveRun) -> "Response":
         text = await run_in_threadpool(run.story, request.path_params["group"])
         if text is None:
-            return PlainTextResponse("the tokens of this group are not available", status_code=404)
-        return Response(text, media_type="application/json", headers=_HEADERS)
+            return answer_text("the tokens of this group are not available", status_code=404)
+        return answer_json(text, headers=_HEADERS)
 
     return Starlette(
         routes=[
-            Route("/", page),
-            Route("/index", index),
-            Route("/live", live),
-            Route("/story/{group:int}", story),
+            Route("/", guarded(page)),
+            Route("/index", guarded(index)),
+            Route("/live", guarded(live)),
+            Route("/story/{group:int}", guarded(story)),
         ],
         # A page elsewhere may give its own name our address; it does not get past its own name.
         middleware=[
@@ -159,15 +175,18 @@ def build_app(run: LiveRun, *, token: str, name: str) -> "Starlette":
     )
 
 
-def serve(folder: Path, *, steps: StepRange, port: int, announce: Callable[[str], None]) -> None:
-    """Serve a run until the process is interrupted; `announce` hears the address.
+def serve(
+    folders: Sequence[Path], *, steps: StepRange, port: int, announce: Callable[[str], None]
+) -> None:
+    """Serve runs until the process is interrupted; `announce` hears the address.
 
     Raises `ConfigError` if the port is taken.
     """
     import uvicorn
 
     token = secrets.token_urlsafe(24)
-    with RunReader(folder) as source, socket.socket() as listening:
+    with ExitStack() as opened, socket.socket() as listening:
+        sources = [opened.enter_context(RunReader(folder)) for folder in folders]
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind((HOST, port))
@@ -177,7 +196,7 @@ def serve(folder: Path, *, steps: StepRange, port: int, announce: Callable[[str]
                 "--port, or 0 for any"
             ) from error
         listening.listen()  # before it is announced: nobody else can have the port any more
-        app = build_app(LiveRun(source, steps=steps), token=token, name=folder.resolve().name)
+        app = build_app([LiveRun(source, steps=steps) for source in sources], token=token)
         config = uvicorn.Config(app, log_level="warning", access_log=False)
         announce(f"http://{HOST}:{listening.getsockname()[1]}/?token={token}")
         uvicorn.Server(config).run(sockets=[listening])

@@ -12,6 +12,8 @@ from agentrl.view.token_texts import TokenTexts
 HIDDEN_ID = -1
 """Stands for a token that is part of a secret."""
 _HIDDEN_TEXT = "\u2588"
+MAX_TOKEN = 400
+"""Letters of one token; a vocabulary may hold longer ones."""
 
 _SHORT = "%.5g"
 
@@ -48,7 +50,15 @@ def render_nodes(
     """
     nodes = [_render_node(tree.node(id), hidden.get(id, set()), places) for id in places]
     used = {id for node in nodes for id in node["ids"]}
-    return nodes, vocabulary.texts(used - {HIDDEN_ID}) | {HIDDEN_ID: _HIDDEN_TEXT}
+    texts = {id: cut(text, MAX_TOKEN) for id, text in vocabulary.texts(used - {HIDDEN_ID}).items()}
+    return nodes, texts | {HIDDEN_ID: _HIDDEN_TEXT}
+
+
+def cut(text: str, limit: int) -> str:
+    """Return a text of at most `limit` letters, and how many more there were."""
+    if len(text) <= limit:
+        return text
+    return f"{text[:limit]}\n[{len(text) - limit:,} more characters are left out]"
 
 
 def short(values: Sequence[float]) -> Any:

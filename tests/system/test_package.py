@@ -111,7 +111,6 @@ def test_the_wheel_holds_the_four_packages_with_their_data(root: Path, wheel: Pa
         for package, place in ROOTS.items()
         for path in (root / place / package).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
-        if not path.is_relative_to(root / "agentrl" / "view" / "web")
     }
     configs = {f"agentrl/{file.relative_to(root)}" for file in root.glob("configs/**/*.yaml")}
     assert held == on_disk | configs

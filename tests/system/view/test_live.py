@@ -14,18 +14,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from agentrl.env import Observation
 from agentrl.evaluation.interval import IntervalEstimate
+from agentrl.events.kinds import EnvExchange
+from agentrl.task import Task
+from agentrl.trajectory import Node, Tree
 from agentrl.view.group_choice import StepRange
 from agentrl.view.live import SHOWN_FLYING, build_live_state
 from agentrl.view.run_reader import RunReader
 from agentrl.view.run_status import LiveRollout, RunStatus, TimeShares
 from agentrl.view.serve import LiveRun
 from benchmarks.made_run import MadeRun
+from tests.support.run_page import WAIT_MS, found
+from tests.support.scripted_store import ScriptedStore
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
-
-WAIT_MS = 60_000
+    from playwright.sync_api import Browser, Page
 
 
 def flying(number: int, quiet_s: float | None) -> LiveRollout:
@@ -137,23 +141,16 @@ def address(folder: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def served(address: str) -> Iterator["Page"]:
-    from playwright.sync_api import sync_playwright
-
-    from agentrl_envs.web.browser.chromium import find
-
-    with sync_playwright() as playwright:
-        # Our own server in it, and nothing else.
-        browser = playwright.chromium.launch(executable_path=find(), args=["--no-sandbox"])
-        opened = browser.new_page(color_scheme="dark", viewport={"width": 1280, "height": 900})
-        opened.set_default_timeout(WAIT_MS)
-        wrong: list[str] = []
-        opened.on("console", lambda message: wrong.append(message.text))
-        opened.on("pageerror", lambda error: wrong.append(str(error)))
-        opened.goto(address)
-        yield opened
-        browser.close()
-        assert wrong == []
+def served(address: str, browser: "Browser") -> Iterator["Page"]:
+    opened = browser.new_page(color_scheme="dark", viewport={"width": 1280, "height": 900})
+    opened.set_default_timeout(WAIT_MS)
+    wrong: list[str] = []
+    opened.on("console", lambda message: wrong.append(message.text))
+    opened.on("pageerror", lambda error: wrong.append(str(error)))
+    opened.goto(address)
+    yield opened
+    opened.close()
+    assert wrong == []
 
 
 @pytest.mark.chromium
@@ -175,3 +172,29 @@ def test_the_served_page_shows_how_the_run_stands(served: "Page") -> None:
     served.click(".slowest a >> nth=0")
     served.wait_for_selector("main:has-text('Group')")
     assert "#/group/" in served.url
+
+
+def play(folder: Path) -> None:
+    """Open one more group, whose trajectory has made its reset and then its first turn."""
+    task = Task(prompt="one more", id="more")
+    with ScriptedStore.open(folder / "store", resume=True) as store:
+        store.restore(position=store.position, step=4)
+        group = store.open_group(task, order=11, seed=0, size=1, step=4)
+        tree = Tree(task)
+        root = tree.add(Node(parent=None, source="prompt", token_ids=(1, 2), turn=0))
+        id = store.begin(group, sample=0, seed=0)
+        store.turn(id, tree, root, EnvExchange.resetting(Observation(task.messages)))
+
+
+@pytest.mark.chromium
+def test_what_is_new_comes_without_a_reload(served: "Page", folder: Path) -> None:
+    served.evaluate("() => { window.isSame = true; location.hash = '#/groups?q=one+more'; }")
+    found(served, "0 of 11 groups")
+    play(folder)
+    found(served, "1 of 12 groups")
+    assert "one more" in served.inner_text(".list-row")
+    assert served.evaluate("[window.isSame, document.querySelector('#search').value]") == [
+        True,
+        "one more",
+    ]
+    assert served.inner_text(".live") == "live"

@@ -3,66 +3,80 @@
 Seen caught: a form that Enter did not submit, so that nothing said was ever searched.
 """
 
+import base64
 import hashlib
 import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING
 
 import pytest
 
-from agentrl.view.document import page
-from agentrl.view.group_choice import StepRange
-from agentrl.view.run_reader import RunReader
+from agentrl.view.shell import join_modules
 from benchmarks.made_run import MadeRun
 from benchmarks.viewer import MainThread
+from tests.support.run_page import WAIT_MS, found, goto, open_file, settle, text, until, write_page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 SECRET = "correct-horse-battery"
-WAIT_MS = 200_000
-"""Deadline of a page on a machine whose processors others keep."""
 
 
 def write(folder: Path, file: Path) -> Path:
-    with RunReader(folder, environ={"MY_API_KEY": SECRET}) as source:
-        file.write_text("".join(page(source, steps=StepRange(), limit=20_000)), encoding="utf-8")
-    return file
+    return write_page(file, folder, environ={"MY_API_KEY": SECRET})
 
 
-def test_the_page_was_built_of_these_sources(root: Path) -> None:
-    """When this fails: `make viewer`, and commit what it has made."""
-    web = root / "agentrl" / "view" / "web"
-    names = ("index.html", "package-lock.json", "package.json", "tsconfig.json", "vite.config.js")
-    sources = [*names, *(f"src/{file.name}" for file in (web / "src").iterdir())]
-    made = hashlib.sha256()
-    for name in sorted(sources):
-        made.update(f"{name}\n".encode() + (web / name).read_bytes())
-    built = (root / "agentrl" / "view" / "page" / "viewer.html").read_text(encoding="utf-8")
-    assert f'<meta name="agentrl-sources" content="{made.hexdigest()}" />' in built
+def test_the_modules_share_one_scope() -> None:
+    """Two functions of one name would be no error there: the later one would be both."""
+    names = re.findall(
+        r"^(?:async )?(?:function\*?|const|let|class) (\w+)", join_modules(), re.MULTILINE
+    )
+    names += re.findall(r"^let \[(.*)\]", join_modules(), re.MULTILINE)
+    assert len(names) > 100
+    assert {name for name in names if names.count(name) > 1} == set()
 
 
-def test_the_built_page_names_no_other_place(root: Path) -> None:
-    built = (root / "agentrl" / "view" / "page" / "viewer.html").read_text(encoding="utf-8")
-    assert re.search(r"default-src 'none'", built)
-    links = {*re.findall(r"https?://[^\"'`\s)]+", built)}
-    assert {link for link in links if not link.startswith("http://www.w3.org/")} == set()
+def test_every_module_is_on_the_page_and_imports_what_it_uses(root: Path) -> None:
+    """The joined script finds a name without its import; who reads the module does not."""
+    folder = root / "agentrl" / "view" / "page"
+    modules = {file.name: file.read_text(encoding="utf-8") for file in folder.glob("*.js")}
+    exported = {
+        name: module
+        for module, code in modules.items()
+        for name in re.findall(
+            r"^export (?:async )?(?:function\*?|const) (\w+)", code, re.MULTILINE
+        )
+    }
+    for module, code in modules.items():
+        assert code.split("\n", 1)[0] in join_modules(), module
+        lines = re.findall(r'^import \{(.*)\} from "\./(.*)";', code, re.MULTILINE)
+        imported = {name.strip(): source for names, source in lines for name in names.split(",")}
+        assert {name: exported.get(name) for name in imported} == imported, module
+        body = re.sub(
+            r"^import .*$|/\*\*[\s\S]*?\*/|//.*$|(?<!\.)\.\w+", "", code, flags=re.MULTILINE
+        )
+        for name, source in exported.items():
+            used = re.search(rf"\b{name}\b", body) is not None
+            if source != module and name in imported:
+                assert used, (module, name)
+            elif source != module and re.search(rf"(?<![\w\"]){name}\(", body):
+                pytest.fail(f"{module} uses {name} and does not import it")
 
 
-@pytest.fixture(scope="module")
-def browser() -> "Iterator[Browser]":
-    from playwright.sync_api import sync_playwright
-
-    from agentrl_envs.web.browser.chromium import find
-
-    with sync_playwright() as playwright:
-        # Our own file in it, and nothing else.
-        browser = playwright.chromium.launch(executable_path=find(), args=["--no-sandbox"])
-        yield browser
-        browser.close()
+def test_the_page_names_no_other_place_and_runs_no_other_script(file: Path) -> None:
+    html = file.read_text(encoding="utf-8")
+    links = {*re.findall(r"https?://[^\"'`\s)]+", html)}
+    assert links == {"http://www.w3.org/2000/svg"}
+    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', html)
+    rules = dict(rule.split(" ", 1) for rule in policy.split("; "))
+    assert rules["default-src"] == rules["connect-src"] == "'none'"
+    assert rules["require-trusted-types-for"] == "'script'"
+    assert "unsafe" not in policy
+    scripts = re.findall(r"<script>([\s\S]*?)</script>", html)
+    hashes = [base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in scripts]
+    assert rules["script-src"] == " ".join(f"'sha256-{one}'" for one in hashes)
 
 
 @pytest.fixture(scope="module")
@@ -74,56 +88,12 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def view(browser: "Browser", file: Path) -> "Iterator[Page]":
-    """Open the page; what it asks for and complains of fails the test when it is over."""
-    context = browser.new_context(color_scheme="dark", viewport={"width": 1280, "height": 800})
-    opened = context.new_page()
-    opened.set_default_timeout(WAIT_MS)
-    asked: list[str] = []
-    wrong: list[str] = []
-    opened.on("request", lambda request: asked.append(request.url))
-    opened.on("console", lambda message: wrong.append(message.text))
-    opened.on("pageerror", lambda error: wrong.append(str(error)))
-    opened.goto(file.as_uri())
-    opened.wait_for_selector("main")
-    yield opened
-    context.close()
-    assert {url for url in asked if not url.startswith("data:")} == {file.as_uri()}
-    assert wrong == []
-
-
-def goto(view: "Page", place: str, selector: str) -> None:
-    view.evaluate(f"location.hash = '#/{place}'")
-    view.wait_for_selector(selector)
-    settle(view)
-
-
-def settle(view: "Page") -> None:
-    """Wait until what was drawn last also listens: that comes a frame later, or two."""
-    view.evaluate("() => new Promise(done => requestAnimationFrame(() => setTimeout(done, 250)))")
-
-
-def until(view: "Page", expression: str, arg: object = None) -> None:
-    """Wait until an expression holds in the page.
-
-    Playwright's own waiting evaluates text inside the page, which the page's policy forbids.
-    """
-    deadline = monotonic() + WAIT_MS / 1000
-    while not view.evaluate(expression, arg):
-        assert monotonic() < deadline, f"never came true: {expression}"
-        view.wait_for_timeout(20)
-
-
-def text(view: "Page", selector: str) -> str:
-    return view.inner_text(selector)
+    with open_file(browser, file) as opened:
+        yield opened
 
 
 def rows(view: "Page") -> list[str]:
     return view.locator(".list-row").all_inner_texts()
-
-
-def found(view: "Page", words: str) -> None:
-    """Wait until the table says how many it has found."""
-    until(view, "want => document.querySelector('.found').innerText === want", arg=words)
 
 
 @pytest.mark.chromium
@@ -295,7 +265,7 @@ def test_two_trajectories_are_compared(view: "Page") -> None:
     said = (
         f"What is 4 * 7?{'I call the tool and read what it says before I answer. '}multiply(4, 7) #"
     )
-    assert f"{len(said)} tokens and 3 messages in common" in text(view, ".crumbs")
+    assert f"{len(said)} tokens and 3 messages in common" in text(view, ".parting-bar")
     assert view.locator(".message.same").count() == 6
     view.keyboard.press("t")
     view.wait_for_selector(".token.same")

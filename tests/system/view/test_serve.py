@@ -74,7 +74,7 @@ def test_stories_come_one_by_one(live: LiveRun) -> None:
 def test_only_who_knows_the_token_gets_anything(live: LiveRun) -> None:
     from starlette.testclient import TestClient
 
-    app = build_app(live, token=TOKEN, name="made")
+    app = build_app([live], token=TOKEN)
     with TestClient(app) as client:
         for path in ("/", "/index", "/live", "/story/0"):
             for wrong in ("", "?token=", "?token=guess"):
@@ -84,7 +84,7 @@ def test_only_who_knows_the_token_gets_anything(live: LiveRun) -> None:
             assert answer.headers["Referrer-Policy"] == "no-referrer"
             elsewhere = client.get(f"{path}?token={TOKEN}", headers={"Host": "evil.example"})
             assert elsewhere.status_code == 400
-        assert "agentrlBegin({served: true})" in client.get(f"/?token={TOKEN}").text
+        assert "agentrlBegin({ runs: 1, isServed: true })" in client.get(f"/?token={TOKEN}").text
         assert client.get(f"/story/99?token={TOKEN}").status_code == 404
         tag = client.get(f"/index?token={TOKEN}").headers["ETag"]
         same = client.get(f"/index?token={TOKEN}", headers={"If-None-Match": tag})
@@ -103,4 +103,4 @@ def test_an_address_is_answered_from_when_it_is_announced(folder: Path) -> None:
             raise Announced
 
     with pytest.raises(Announced):
-        serve(folder, steps=StepRange(), port=0, announce=announce)
+        serve([folder], steps=StepRange(), port=0, announce=announce)

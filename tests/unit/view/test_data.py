@@ -55,7 +55,7 @@ def parts_of(html: str) -> dict[str, Any]:
 
 def page_of(folder: Path, *, steps: str | None = None, limit: int = 1000) -> dict[str, Any]:
     with RunReader(folder, environ=ENVIRON) as source:
-        return parts_of("".join(page(source, steps=StepRange.parse(steps), limit=limit)))
+        return parts_of("".join(page([source], steps=StepRange.parse(steps), limit=limit)))
 
 
 def test_a_page_holds_every_group_with_its_story(run: Path) -> None:
@@ -165,7 +165,7 @@ def test_the_tables_say_what_the_stories_do(run: Path) -> None:
 
 def test_no_secret_is_anywhere_on_a_page(run: Path) -> None:
     with RunReader(run, environ={}) as source:
-        assert SECRET in json.dumps(parts_of("".join(page(source, steps=StepRange(), limit=99))))
+        assert SECRET in json.dumps(parts_of("".join(page([source], steps=StepRange(), limit=99))))
     parts = page_of(run)
     text = json.dumps(parts)
     assert SECRET not in text

@@ -1,0 +1,106 @@
+"""Two runs on one page: curves over each other, a task's trees beside each other, where they part."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from typer.testing import CliRunner
+
+from agentrl.cli.app import app
+from agentrl.errors import ConfigError
+from agentrl.view.group_choice import StepRange
+from agentrl.view.run_reader import RunReader
+from agentrl.view.serve import LiveRun, build_app
+from benchmarks.made_run import MadeRun
+from tests.support.run_page import found, goto, open_file, text, write_page
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+ONE, OTHER = "I call the tool and read. ", "I call the tool and think. "
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("runs")
+    one = MadeRun(folder=folder / "one", name="one", said=ONE, groups=8, size=4)
+    other = MadeRun(folder=folder / "two", name="two", said=OTHER, groups=10, size=4, per_step=5)
+    return [one.make(), other.make()]
+
+
+@pytest.fixture
+def view(browser: "Browser", runs: list[Path]) -> "Iterator[Page]":
+    file = write_page(runs[0].with_name("both.html"), *runs)
+    with open_file(browser, file, width=1400) as opened:
+        yield opened
+
+
+@pytest.mark.chromium
+def test_two_runs_lie_over_each_other(view: "Page") -> None:
+    assert view.title() == "one and two - agentrl"
+    chart = view.locator(".headlines figure").first
+    assert chart.locator("polyline.run-0, polyline.run-1").count() == 2
+    assert text(view, "[aria-label='Differences'] tbody").split() == ["run.name", '"one"', '"two"']
+    goto(view, "groups?run=1", ".list-row")
+    found(view, "10 groups")
+    view.click("nav [aria-label=Run] >> text=one")
+    found(view, "8 groups")
+
+
+@pytest.mark.chromium
+def test_a_task_is_found_in_both_with_where_they_part(view: "Page") -> None:
+    goto(view, "tasks?q=is+5", ".list-row")
+    found(view, "1 of 8 groups of the same task; 0 only in the first run, 2 only in the second")
+    view.click(".list-row")
+    view.wait_for_selector(".partings")
+    assert view.evaluate("location.hash") == "#/task/5/1:5"
+    assert view.locator(".tree").count() == 2
+    # Of the four lanes of each tree; a branch parts where the trunk does.
+    assert view.locator(".tree path.parting").count() == 8
+    same = len(f"What is 5 * 7?{ONE}") - len("read. ")
+    rows = [row.split() for row in view.locator(".partings tbody tr").all_inner_texts()]
+    assert rows[1] == ["1", "1", "1", str(same), "0", "Compare"]
+    view.click(".partings tr:has-text('Compare') >> nth=1 >> text=Compare")
+    view.wait_for_selector(".sides")
+    assert f"{same} tokens and 1 message in common. They part at token {same}, in turn 0" in text(
+        view, ".parting-bar"
+    )
+    view.keyboard.press("t")
+    parting = view.locator(".token.parting")
+    assert parting.all_inner_texts() == ["r", "t"]
+    view.keyboard.press("n")
+    assert [one.get_attribute("data-place") for one in view.locator(".token.here").all()] == [
+        str(same),
+        str(same),
+    ]
+    view.keyboard.press("u")
+    view.wait_for_selector("text=only in the second")
+
+
+def test_a_run_is_asked_for_by_its_number(runs: list[Path]) -> None:
+    from starlette.testclient import TestClient
+
+    with RunReader(runs[0]) as one, RunReader(runs[1]) as other:
+        app = build_app([LiveRun(run, steps=StepRange()) for run in (one, other)], token="t")
+        with TestClient(app) as client:
+            names = [
+                client.get(f"/index?token=t&run={number}").json()["run"]["name"]
+                for number in ("0", "1")
+            ]
+            assert names == ["one", "two"]
+            assert client.get("/story/9?token=t&run=1").json()["task"] == "task-9"
+            assert client.get("/story/9?token=t&run=0").status_code == 404
+            for wrong in ("2", "-1", "x", "\u0661"):
+                assert client.get("/index", params={"token": "t", "run": wrong}).status_code == 404
+
+
+def test_the_command_takes_one_run_or_two(runs: list[Path], tmp_path: Path) -> None:
+    output = tmp_path / "both.html"
+    options = ["--no-open", "--out", str(output)]
+    result = CliRunner().invoke(app, ["view", *map(str, runs), *options])
+    assert result.exit_code == 0, result.output
+    assert output.read_text().count('id="agentrl-1-chunk-') == 1
+    result = CliRunner().invoke(app, ["view", *map(str, [*runs, runs[0]]), *options])
+    assert isinstance(result.exception, ConfigError)
+    assert "3 run folders are given" in str(result.exception)
