@@ -1,4 +1,4 @@
-"""Two runs on one page: curves laid over each other, a task's trees side by side, where they part."""
+"""Two runs on one page: their curves, the trees of one task side by side, where they part."""
 
 from collections.abc import Iterator
 from pathlib import Path
