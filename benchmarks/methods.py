@@ -439,7 +439,8 @@ def main() -> None:
     methods = MethodTable(folder=chosen.folder)
     names = chosen.only or (QUICK_ROWS if chosen.quick else tuple(ROWS))
     if chosen.quick:
-        methods = replace(methods, changes=QUICK, first=QUICK_WARMSTART, steps=QUICK_STEPS)
+        first = {key: int(value) for key, value in QUICK_WARMSTART.items()}
+        methods = replace(methods, changes=QUICK, first=first, steps=QUICK_STEPS)
     benchmark = Benchmark.from_arguments("methods", chosen)
     runs: dict[Cell, MethodRun] = {}
     for seed, name in product(chosen.seeds, names):

@@ -28,6 +28,7 @@ KEEPS_FOLDER = ("methods", "pretrained", "staleness", "ui_s1")
 """Benchmarks that keep what is finished, so that a second run would measure nothing."""
 ELSEWHERE: Mapping[str, str] = {
     "chaos": "tests/run/test_chaos.py runs it short, in `make test-nightly`",
+    "pretrained": "tests/run/test_smollm2.py trains its model, in `make test-nightly`",
     "quickstart": "CI trains the quickstart whole",
     "soak": "tests/system/sandbox/test_soak.py runs it short",
 }

@@ -1,6 +1,6 @@
 """The page of `agentrl view` in a real browser: how it is made, opened, and waited for."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from time import monotonic
@@ -29,7 +29,7 @@ def write_page(file: Path, *folders: Path, environ: Mapping[str, str] | None = N
 @contextmanager
 def open_file(
     browser: "Browser", file: Path, *, place: str = "", width: int = 1280, theme: str = "dark"
-) -> Iterator["Page"]:
+) -> Generator["Page"]:
     """Open a page; what it asks for and complains of fails the test when it is over."""
     context = browser.new_context(
         color_scheme="dark" if theme == "dark" else "light",

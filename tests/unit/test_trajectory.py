@@ -12,7 +12,6 @@ import math
 import struct
 import sys
 import tracemalloc
-from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -254,7 +253,7 @@ def test_a_turn_takes_as_many_steps_in_a_long_episode_as_in_a_short_one(
 def _lines(turns: int, image: Image | None) -> int:
     lines = 0
 
-    def count(frame: FrameType, event: str, argument: object) -> Callable[..., object]:
+    def count(frame: FrameType, event: str, argument: object) -> Any:
         nonlocal lines
         lines += event == "line"
         return count
