@@ -33,6 +33,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 if TYPE_CHECKING:
     import asyncio
 
+SHOWN_CHARS = 2000
+"""Of the text of an error that is somebody else's: it is in the record of every such trajectory."""
 FailureKind = Literal[
     "env",
     "request",
@@ -237,6 +239,8 @@ def _describe(error: BaseException) -> str:
     """Return the type and the text of an error; the text may be code of the user's, and raise."""
     name = type(error).__name__
     try:
-        return f"{name}: {error}"
+        text = str(error)
     except Exception as fault:  # noqa: BLE001 - of `blame`, which must not fail itself
         return f"{name}, whose __str__ raised {type(fault).__name__}"
+    cut_count = len(text) - SHOWN_CHARS
+    return f"{name}: {text[:SHOWN_CHARS]}" + (f"... ({cut_count} more)" if cut_count > 0 else "")

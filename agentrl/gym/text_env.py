@@ -182,7 +182,15 @@ class GymnasiumTextEnv:
         except ValueError as error:
             raise ConfigError(f"{self._name}: {error}") from error
         finally:
+            self._close_unplayed(env)
+
+    def _close_unplayed(self, env: GymEnv) -> None:
+        try:
             env.close()
+        except Exception as error:
+            raise ConfigError(
+                f"{self._name} cannot be closed: {type(error).__name__}: {error}; mend its close"
+            ) from error
 
 
 class _LiveEnv:

@@ -114,8 +114,9 @@ class WordedEnv:
             return action.text
         state, reward, terminated, truncated, info = self.env.step(action)
         paid = read_reward(reward)
+        ends = read_flag("terminated", terminated), read_flag("truncated", truncated)
         parts = self._describe(state, info)
-        return WordedStep(parts, paid, bool(terminated), bool(truncated), dict(info))
+        return WordedStep(parts, paid, *ends, dict(info))
 
     def refuse(self, why: str) -> str:
         """Return the answer to what is no action: the reason, and how one is said."""
@@ -192,6 +193,18 @@ def read_reward(reward: Any) -> float:
         with contextlib.suppress(OverflowError):
             return float(number)
     raise ValueError(f"the reward of step() is {reward!r:.80}; return a number")
+
+
+def read_flag(name: str, value: Any) -> bool:
+    """Return whether an episode ended; 0 and 1 are as clear as False and True.
+
+    Raises `ValueError` for anything else: a text is true, whatever it says.
+    """
+    is_scalar = isinstance(value, np.ndarray | np.generic) and value.ndim == 0
+    flag: Any = value.item() if is_scalar else value
+    if isinstance(flag, int) and flag in (0, 1):
+        return bool(flag)
+    raise ValueError(f"{name} of step() is {value!r:.80}; return True or False")
 
 
 def _is_real(number: Any) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from agentrl.authoring.task_choice import choose_task, seed_tasks
-from agentrl.authoring.tool_env import check_reward
+from agentrl.authoring.tool_env import check_reward, read_number
 from agentrl.env import Action, BaseEnv, Info, Observation, Step
 from agentrl.errors import EnvError
 from agentrl.message import Message
@@ -155,14 +155,27 @@ class ForeignEnv(BaseEnv):
         return self._task
 
     def _parse_step(self, answer: dict[str, Any]) -> Step:
-        """Return a host's answer as a step; `EnvError` for a reward that is no number."""
-        reward = check_reward(self._require_task(), float(answer["reward"]))
+        """Return a host's answer as a step; `EnvError` for a reward or an end that is none."""
+        task = self._require_task()
+        reward = check_reward(task, read_number(task, answer["reward"]))
         info: Info = dict(answer.get("info", {}))
         observation = Observation((Message("user", answer["text"]),) if answer["text"] else ())
-        terminated, truncated = bool(answer["terminated"]), bool(answer["truncated"])
+        terminated, truncated = (
+            _read_flag(task, name, answer[name]) for name in ("terminated", "truncated")
+        )
         if terminated or truncated:
             self._task = None
         return observation, reward, terminated, truncated, info
+
+
+def _read_flag(task: Task, name: str, value: Any) -> bool:
+    # 0 and 1 are as clear as false and true; a text is true, whatever it says.
+    if isinstance(value, int) and value in (0, 1):
+        return bool(value)
+    raise EnvError(
+        f"{name} of a step of task {task.id!r} is {value!r:.80}; return True or False from the "
+        "environment's step"
+    )
 
 
 def refuse_calls(action: Action, why: str) -> Step:

@@ -342,6 +342,17 @@ async def test_a_describe_that_returns_something_else_is_a_failure_of_its_own_ki
     await env.close()
 
 
+class Unclosed(Cart):
+    def close(self) -> None:
+        raise OSError("no door")
+
+
+def test_an_environment_that_cannot_be_closed_is_refused_before_a_run() -> None:
+    env = make(f"gymnasium:{__name__}:Unclosed", **CART)
+    with pytest.raises(ConfigError, match=r"Unclosed cannot be closed: OSError: no door; mend"):
+        next(iter(env.tasks("train")))
+
+
 def test_an_environment_that_cannot_be_made_names_its_arguments() -> None:
     env = make(f"gymnasium:{__name__}:Cart", wheels=4, **CART)
     with pytest.raises(ConfigError, match=r"cannot be made: TypeError: Cart.*check env\.kwargs"):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from agentrl.gym.text_env import keep_info
 from agentrl.gym.wording.browser_gym import WORDINGS
-from agentrl.gym.wording.episode import GivenWords, read_reward
+from agentrl.gym.wording.episode import GivenWords, read_flag, read_reward
 from agentrl.gym.wording.parts import WordingFault, describe_observation
 from agentrl.gym.wording.space_words import fit_action, is_text_space, read_action
 from agentrl.message import Image
@@ -190,6 +190,18 @@ def test_a_scalar_is_a_reward(reward: Any, number: float) -> None:
 def test_anything_else_is_none(reward: Any) -> None:
     with pytest.raises(ValueError, match=r"the reward of step\(\) is .*; return a number"):
         read_reward(reward)
+
+
+@pytest.mark.parametrize("flag", [True, np.bool_(True), 1, np.int8(1), np.array(True)])
+def test_a_scalar_is_a_flag(flag: Any) -> None:
+    assert read_flag("terminated", flag) is True
+    assert read_flag("terminated", flag ^ flag) is False
+
+
+@pytest.mark.parametrize("flag", ["False", None, 0.3, 2, [], np.array([True]), np.array("")])
+def test_anything_else_is_no_flag(flag: Any) -> None:
+    with pytest.raises(ValueError, match=r"truncated of step\(\) is .*; return True or False"):
+        read_flag("truncated", flag)
 
 
 def test_an_info_of_gymnasium_is_none_of_a_toolsets() -> None:

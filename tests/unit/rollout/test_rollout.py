@@ -209,6 +209,7 @@ def breaks(error: BaseException) -> Callable[[str], None]:
         (RuntimeError("boom"), "env", "RuntimeError: boom"),
         (ToolFailure("the tool broke"), "tool", "the tool broke"),
         (TimeoutError("of a socket"), "env", "TimeoutError: of a socket"),
+        (RuntimeError("m" * 10**6), "env", "RuntimeError: " + "m" * 2000 + "... (998000 more)"),
         (Untold(), "env", ": Untold, whose __str__ raised RuntimeError"),
     ],
 )

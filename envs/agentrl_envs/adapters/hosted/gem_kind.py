@@ -28,9 +28,9 @@ class GemEpisode:
         observation, reward, terminated, truncated, info = self.env.step(text)
         return {
             **self.render(observation, info),
-            "reward": float(reward),
-            "terminated": bool(terminated),
-            "truncated": bool(truncated),
+            "reward": unwrap_scalar(reward),
+            "terminated": unwrap_scalar(terminated),
+            "truncated": unwrap_scalar(truncated),
         }
 
     def render(self, seen, info):
@@ -41,6 +41,11 @@ class GemEpisode:
             )
         suffix = info.get("suffix") or ""
         return {"text": f"{seen}\n{suffix}" if suffix else seen}
+
+
+def unwrap_scalar(value):
+    """Return a scalar of NumPy or torch as Python's, and anything else as it is."""
+    return value.item() if hasattr(value, "item") else value
 
 
 EPISODE = GemEpisode

@@ -47,11 +47,16 @@ class LineSplitter:
     """Splits what arrives into lines."""
 
     def __init__(self) -> None:
-        self.rest = b""
+        self.rest = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return the lines that are whole now."""
-        *lines, self.rest = (self.rest + data).split(b"\n")
+        """Return the lines that are whole now; the work is linear in the data."""
+        first, *others = data.split(b"\n")
+        self.rest += first
+        lines: list[bytes] = []
+        for part in others:
+            lines.append(bytes(self.rest))
+            self.rest = bytearray(part)
         if len(self.rest) > MESSAGE_BYTES:
             raise ValueError(f"a line of more than {MESSAGE_BYTES} bytes")
         return lines

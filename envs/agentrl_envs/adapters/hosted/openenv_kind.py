@@ -62,8 +62,15 @@ class OpenEnvSession:
         raise RuntimeError(describe_error(answer))
 
     def request(self, kind, data):
-        self.socket.send(json.dumps({"type": kind, "data": data}))
-        answer = json.loads(self.socket.recv())
+        from websockets.exceptions import ConnectionClosed
+
+        try:
+            self.socket.send(json.dumps({"type": kind, "data": data}))
+            answer = read_answer(kind, self.socket.recv())
+        except ConnectionClosed as error:
+            raise RuntimeError(
+                f"the server closed the connection at {kind}: {error}; its log says why"
+            ) from error
         check_answer(kind, answer)
         return answer
 
@@ -88,6 +95,16 @@ class OpenEnvSession:
         }
 
 
+def read_answer(kind, line):
+    """Return the JSON of a message; raise `RuntimeError` for one that is none."""
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise RuntimeError(
+            f"the server answered {line[:80]!r} to {kind}, which is no JSON: {error}; {PLAYED}"
+        ) from error
+
+
 def check_answer(kind, answer):
     """Raise `RuntimeError` for an answer that another protocol has: its reward would be a guess."""
     type, data = None, None
@@ -100,6 +117,13 @@ def check_answer(kind, answer):
         raise RuntimeError(
             f"the server answered {json.dumps(answer)[:200]} to {kind}, which is no observation "
             f"with `done` and no error; {PLAYED}"
+        )
+    # OpenEnv's own models allow these; a text that is read as one would be a guess.
+    done, reward = data["done"], data.get("reward")
+    if not isinstance(done, bool) or not (reward is None or isinstance(reward, (int, float))):
+        raise RuntimeError(
+            f"the server answered {kind} with done {done!r:.80} and reward {reward!r:.80}; `done` "
+            "is true or false, and `reward` a number or null"
         )
 
 
@@ -116,11 +140,20 @@ def find_faults(action, error):
     fills wrongly. An error is about the action where its input is what stands there in the action.
     """
     errors = error.get("errors") or []
-    if error.get("code") != "VALIDATION_ERROR" or not errors:
+    if error.get("code") != "VALIDATION_ERROR" or not errors or not isinstance(errors, list):
         return None
-    if not all(is_about(action, fault) for fault in errors):
+    if not all(is_fault(fault) and is_about(action, fault) for fault in errors):
         return None
-    return "; ".join(f"{'.'.join(map(str, f['loc'])) or 'action'}: {f['msg']}" for f in errors)
+    return "; ".join(
+        f"{'.'.join(map(str, f.get('loc', []))) or 'action'}: {f['msg']}" for f in errors
+    )
+
+
+def is_fault(fault):
+    """Return whether an entry says where something is wrong, and what."""
+    if not isinstance(fault, dict):
+        return False
+    return isinstance(fault.get("loc", []), list) and isinstance(fault.get("msg"), str)
 
 
 def is_about(action, fault):

@@ -5,11 +5,12 @@ overlooked, a deadline of the program's paid, another role's trace paid, several
 the first, roles without a model let through, a hosted runtime taken as it is, commands run in the
 subprocess runtime unasked, `P` as 1, an unknown grade as 0, NaN paid, one scorer of two chosen;
 of OpenEnv, an answer without `done`, or of another type, taken for a step, and an error about the
-server's own model taken for the action's.
+server's own model taken for the action's; a text paid as a number, or taken for an end.
 """
 
 import importlib.util
 import math
+import re
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -17,6 +18,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentrl.errors import EnvError
+from agentrl.task import Task
+from agentrl_envs.adapters.foreign_env import ForeignEnv
+from agentrl_envs.adapters.gem import GemEnv
 from agentrl_envs.adapters.host import HOSTED
 
 
@@ -32,6 +37,7 @@ def load_kind(name: str) -> ModuleType:
 verifiers: Any = load_kind("verifiers_kind")
 inspected: Any = load_kind("inspect_kind")
 openenv: Any = load_kind("openenv_kind")
+hosting: Any = load_kind("host")
 
 
 def reward(score: float, weight: float = 1.0) -> SimpleNamespace:
@@ -222,6 +228,22 @@ def test_an_answer_of_another_protocol_is_no_step(answer: Any) -> None:
         openenv.check_answer("step", answer)
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"done": "false"}, {"done": None}, {"done": 1}, {"reward": "1"}, {"reward": [1]}]
+)
+def test_a_reward_or_an_end_that_would_be_a_guess_is_no_step(wrong: dict[str, Any]) -> None:
+    answer = {"type": "observation", "data": {**WHOLE, "reward": 0.5, **wrong}}
+    (value,) = wrong.values()
+    with pytest.raises(RuntimeError, match=re.escape(repr(value)) + r".* a number or null"):
+        openenv.check_answer("step", answer)
+
+
+@pytest.mark.parametrize("line", ["", "}{ no", b"\xff\xfe\x00", "[" * 100_000])
+def test_a_message_that_is_no_json_is_named(line: str | bytes) -> None:
+    with pytest.raises(RuntimeError, match=r"the server answered .* to reset, which is no JSON"):
+        openenv.read_answer("reset", line)
+
+
 def fault(loc: list[Any], given: Any, type: str = "string_type") -> dict[str, Any]:
     return {"loc": loc, "input": given, "type": type, "msg": "wrong"}
 
@@ -236,6 +258,9 @@ def fault(loc: list[Any], given: Any, type: str = "string_type") -> dict[str, An
         ([fault(["message"], [2])], None),
         ([fault(["message", 5], 1)], None),
         ([{"loc": ["message"], "msg": "wrong"}], None),
+        ([{"loc": ["message"], "input": [1]}], None),
+        ([{"loc": 5, "input": [1], "msg": "wrong"}], None),
+        (["wrong"], None),
         ([], None),
     ],
 )
@@ -245,3 +270,37 @@ def test_a_fault_is_the_actions_where_its_input_stands_there(
     error = {"code": "VALIDATION_ERROR", "errors": errors}
     assert openenv.find_faults({"message": [1]}, error) == wrong
     assert openenv.find_faults({"message": [1]}, {**error, "code": "EXECUTION_ERROR"}) is None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"reward": "1"}, "the reward of task 'one' is '1'"),
+        ({"reward": None}, "the reward of task 'one' is None"),
+        ({"terminated": "False"}, "terminated of a step of task 'one' is 'False'; return True"),
+        ({"truncated": None}, "truncated of a step of task 'one' is None; return True"),
+    ],
+)
+def test_a_hosts_reward_and_ends_are_numbers_and_flags(wrong: dict[str, Any], words: str) -> None:
+    env: ForeignEnv = GemEnv("game", python="python")
+    env._task = Task(prompt="Play.", id="one")
+    whole = {"text": "seen", "reward": 0.5, "terminated": 0, "truncated": False}
+    assert env._parse_step(whole)[1:4] == (0.5, False, False)
+    with pytest.raises(EnvError, match=re.escape(words)):
+        env._parse_step({**whole, **wrong})
+
+
+@pytest.mark.parametrize("parts", [[b"one\ntwo\n"], [b"o", b"ne\ntw", b"o", b"\n"]])
+def test_lines_are_split_wherever_they_arrive(parts: list[bytes]) -> None:
+    splitter = hosting.LineSplitter()
+    assert [line for part in parts for line in splitter.feed(part)] == [b"one", b"two"]
+    assert splitter.feed(b"rest") == []
+    assert splitter.feed(b"\n\n") == [b"rest", b""]
+
+
+def test_a_line_beyond_the_limit_is_refused() -> None:
+    splitter = hosting.LineSplitter()
+    for _ in range(hosting.MESSAGE_BYTES // 2**20):
+        splitter.feed(b"x" * 2**20)
+    with pytest.raises(ValueError, match="a line of more than"):
+        splitter.feed(b"x")
