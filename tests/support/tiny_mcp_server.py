@@ -37,7 +37,7 @@ def called(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     """Return a result, or raise `LookupError` with the code and words of a protocol error."""
     global total
     if name == "broken":
-        raise LookupError(-32603, "it is broken")
+        raise LookupError(-32603, "it is broken" + "!" * 10_000)
     if name == "process":
         return {"content": [{"type": "text", "text": str(os.getpid())}]}
     if name == "absurd":

@@ -182,8 +182,9 @@ async def test_structured_content_beyond_the_limits_is_a_failure(
 
 async def test_a_protocol_error_is_a_failure(server: Server) -> None:
     async with opened(server.tiny(allow=["broken"])) as box:
-        with pytest.raises(ToolFailure, match="error -32603: it is broken"):
+        with pytest.raises(ToolFailure, match="error -32603: it is broken") as told:
             await ask(box, "broken")
+        assert len(str(told.value)) < 2100, "a server's words are not in the record at any length"
 
 
 async def test_no_process_is_left(server: Server) -> None:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
-from agentrl.errors import AgentrlError, ConfigError, ToolFailure
+from agentrl.errors import SHOWN_CHARS, AgentrlError, ConfigError, ToolFailure
 from agentrl.runtime.threads import run_in_thread
 from agentrl_sandbox.host_process import HostProcess
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 PAGES = 100
 """Of a list of tools: a server that always has another one must not keep us for ever."""
-SHOWN_CHARS = 400
+LAST_CHARS = 400
 """Of what a dead server wrote on stderr last."""
 _CLOSE_S = 5.0
 _EXIT_S = 0.5
@@ -170,13 +170,14 @@ class McpConnection:
             raise self._failure(f"{what}: {_describe(error)}") from error
 
     def _break(self, why: str) -> None:
-        self._broken = self._broken or why
+        self._broken = self._broken or why[:SHOWN_CHARS]
 
     def _failure(self, what: str) -> ToolFailure:
+        what = what[:SHOWN_CHARS]
         parts = [what, "" if self._broken in what else self._broken]
         if self._process is not None and self._process.returncode is not None:
             parts.append(f"it ended with code {self._process.returncode}")
-            parts.append(" ".join(self._process.last_words.split())[-SHOWN_CHARS:])
+            parts.append(" ".join(self._process.last_words.split())[-LAST_CHARS:])
         return ToolFailure(f"MCP server {self._source.name}: {'; '.join(filter(None, parts))}")
 
     async def _live(self) -> None:
