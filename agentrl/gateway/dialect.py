@@ -109,10 +109,8 @@ ROLES: Mapping[str, Role] = {
 
 def digest_conversation(body: Body) -> bytes:
     """Return a digest of the conversation in a body, whatever else the body asks for."""
-    conversation = [body.get(name) for name in _CONVERSATION]
-    return hashlib.blake2b(
-        json.dumps(conversation, sort_keys=True).encode(), digest_size=16
-    ).digest()
+    parts = [body.get(name) for name in _CONVERSATION]
+    return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=16).digest()
 
 
 _CONVERSATION = ("messages", "system", "input", "instructions", "previous_response_id")

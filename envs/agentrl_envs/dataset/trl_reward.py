@@ -40,18 +40,18 @@ class TrlReward:
 
     def check_columns(self, columns: Collection[str], *, has_environment: bool) -> None:
         """Raise `ConfigError` for a parameter that neither TRL nor a column of the rows gives."""
-        arguments = ["prompts", "completions", "log_extra", "log_metric"]
-        arguments = [*arguments, *(["environments"] if has_environment else [])]
-        arguments += [name for name in columns if name not in _CONTENT]
+        names = ["prompts", "completions", "log_extra", "log_metric"]
+        names += ["environments"] if has_environment else []
+        names += [column for column in columns if column not in _CONTENT]
         for name, parameter in self._parameters.items():
             is_required = parameter.default is parameter.empty
             is_named = parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-            if is_named and is_required and name not in arguments:
-                near = get_close_matches(name, arguments, n=1)
+            if is_named and is_required and name not in names:
+                near = get_close_matches(name, names, n=1)
                 hint = f"did you mean {near[0]}? " if near else ""
                 raise ConfigError(
                     f"{self._name} takes {name!r}, which no column of the rows gives; {hint}it can "
-                    f"take {', '.join(arguments)}"
+                    f"take {', '.join(names)}"
                 )
 
     async def score(
