@@ -275,7 +275,7 @@ def check_ruff(arguments: list[str]) -> None:
 
 
 def check_pip(arguments: list[str]) -> None:
-    """See that what is installed is an extra of ours, or a package that tests have, and is there."""
+    """See that what is installed is an extra of ours, or a package that tests have."""
     name, *packages = arguments
     assert name == "install", f"pip {name}"
     pinned = re.findall(r"^([\w-]+)==", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
