@@ -182,9 +182,12 @@ def first_error() -> Generator[None]:
 
 @contextmanager
 def contain(report: Callable[[Exception], None]) -> Generator[None]:
-    """Hand an error that escapes this block to `report`, and go on behind it.
+    """Hand an error that escapes this block to a function, and go on behind it.
 
     For what a run can do without, such as its numbers in another place.
+
+    Args:
+        report: Is given the error.
     """
     try:
         yield

@@ -201,21 +201,21 @@ ROWS: Mapping[str, MethodRow] = {
     "selection.d3s": _row("fresh", run__steps=12, learn__selection=[{"name": "d3s"}]),
     "selection.overlong": _row("long", learn__selection=[{"name": "overlong"}]),
     "curation.sampler.uniform": _row("known", curation__sampler={"name": "uniform"}),
-    "curation.sampler.cdas": _row("known", curation__sampler={"name": "cdas"}),
-    "curation.sampler.vade": _row("known", curation__sampler={"name": "vade"}),
-    "curation.allocation.dart": _row("known", curation__allocation={"name": "dart"}),
-    "curation.allocation.dars": _row("sparse", curation__allocation={"name": "dars"}),
-    "curation.allocation.xrpo": _row("sparse", curation__allocation={"name": "xrpo"}),
-    "curation.allocation.duet": _row("sparse", curation__allocation={"name": "duet"}),
-    "curation.filter.dapo": _row("sparse", curation__filter={"name": "dapo"}),
-    "curation.pool.success": _row("known", curation__pool={"name": "success"}),
-    "curation.members.balanced": _row(
+    "sampler.cdas": _row("known", curation__sampler={"name": "cdas"}),
+    "sampler.vade": _row("known", curation__sampler={"name": "vade"}),
+    "allocation.dart": _row("known", curation__allocation={"name": "dart"}),
+    "allocation.dars": _row("sparse", curation__allocation={"name": "dars"}),
+    "allocation.xrpo": _row("sparse", curation__allocation={"name": "xrpo"}),
+    "allocation.duet": _row("sparse", curation__allocation={"name": "duet"}),
+    "filter.dapo": _row("sparse", curation__filter={"name": "dapo"}),
+    "pool.success": _row("known", curation__pool={"name": "success"}),
+    "members.balanced": _row(
         "fresh",
         "four of eight trajectories train",
         curation__members={"name": "balanced", "most": 4},
     ),
-    "curation.steps.high_entropy": _row("turns", curation__steps={"name": "high_entropy"}),
-    "rollout.branching.fan_out": _row(
+    "steps.high_entropy": _row("turns", curation__steps={"name": "high_entropy"}),
+    "branching.fan_out": _row(
         "turns", rollout__branching__topology="fan_out", rollout__branching__turns=[1]
     ),
     "rollout.drafts": _row("known", "SPEC-RL", rollout__drafts={}),
@@ -224,7 +224,7 @@ ROWS: Mapping[str, MethodRow] = {
         "SIRI",
         rollout__schedule={"period_steps": 6, "min_turn_tokens": 8, "min_turns": 3},
     ),
-    "rollout.mode.partial": _row("fresh", "APRIL", rollout__mode="partial"),
-    "rollout.mode.async": _row("fresh", "one version old at most", rollout__mode="async"),
+    "mode.partial": _row("fresh", "APRIL", rollout__mode="partial"),
+    "mode.async": _row("fresh", "one version old at most", rollout__mode="async"),
 }
 """Every method that is not the default of its slot, by slot and name."""

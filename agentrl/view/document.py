@@ -67,9 +67,9 @@ class PageChunks:
     def _thin(self) -> None:
         self._stride *= 2
         self.packed = {at: one for at, one in self.packed.items() if at % self._stride == 0}
-        kept = {group: at for group, at in self.places.items() if at in self.packed}
-        self.left_out += len(self.places) - len(kept)
-        self.places = kept
+        places = {group: at for group, at in self.places.items() if at in self.packed}
+        self.left_out += len(self.places) - len(places)
+        self.places = places
 
 
 def page(

@@ -126,12 +126,12 @@ def build_app(runs: Sequence[LiveRun], *, token: str) -> "Starlette":
 
     def guarded(answer: "Callable[[Request, LiveRun], Awaitable[Response]]") -> "Endpoint":
         async def endpoint(request: "Request") -> "Response":
-            asked = request.query_params
-            if not secrets.compare_digest(asked.get("token", "").encode(), token.encode()):
+            query = request.query_params
+            if not secrets.compare_digest(query.get("token", "").encode(), token.encode()):
                 return answer_text(
                     "this address lacks the access token printed at start", status_code=403
                 )
-            number = asked.get("run", "0")
+            number = query.get("run", "0")
             if number not in map(str, range(len(runs))):
                 return answer_text(f"there is no run {number} here", status_code=404)
             return await answer(request, runs[int(number)])

@@ -24,14 +24,14 @@ def build_shell(title: str, *, runs: int, is_served: bool) -> tuple[str, str]:
     style = (files / "viewer.css").read_text(encoding="utf-8")
     script = join_modules()
     begin = _begin(runs, is_served=is_served)
-    asked = "'self'" if is_served else "'none'"
+    connect_source = "'self'" if is_served else "'none'"
     policy = "; ".join(
         [
             "default-src 'none'",
             f"script-src {_hash(script)} {_hash(begin)}",
             f"style-src {_hash(style)}",
             "img-src data:",
-            f"connect-src {asked}",
+            f"connect-src {connect_source}",
             "base-uri 'none'",
             "form-action 'none'",
             "require-trusted-types-for 'script'",
