@@ -578,7 +578,7 @@ def markdown(names: Iterable[str] = SITUATIONS) -> str:
     parts: list[str] = []
     for name in names:
         situation = find_situation(name)
-        parts += [f"### {name}", "", situation.meaning, ""]
+        parts += [f"## {name}", "", situation.meaning, ""]
         parts += ["| method | set | what it does | evidence |", "| --- | --- | --- | --- |"]
         for each in situation.advice:
             overrides = "<br>".join(f"`{override}`" for override in each.overrides)

@@ -283,11 +283,12 @@ def test_a_fault_is_the_actions_where_its_input_stands_there(
 )
 def test_a_hosts_reward_and_ends_are_numbers_and_flags(wrong: dict[str, Any], words: str) -> None:
     env: ForeignEnv = GemEnv("game", python="python")
-    env._task = Task(prompt="Play.", id="one")
+    env._task = Task(prompt="Play.", id="one")  # pyright: ignore[reportPrivateUsage]
+    parse_step = env._parse_step  # pyright: ignore[reportPrivateUsage]
     whole = {"text": "seen", "reward": 0.5, "terminated": 0, "truncated": False}
-    assert env._parse_step(whole)[1:4] == (0.5, False, False)
+    assert parse_step(whole)[1:4] == (0.5, False, False)
     with pytest.raises(EnvError, match=re.escape(words)):
-        env._parse_step({**whole, **wrong})
+        parse_step({**whole, **wrong})
 
 
 @pytest.mark.parametrize("parts", [[b"one\ntwo\n"], [b"o", b"ne\ntw", b"o", b"\n"]])
