@@ -405,10 +405,11 @@ async def test_a_chat_format_that_cannot_begin_a_call_is_a_refusal_that_says_so(
         (chat, f"the dialect '{chat.dialect.name}' has no prefix of a call"),
         (LetterChat(), "LetterChat does not support rules on tool calls"),
     ):
-        _, engine, told, outcome = await play(format, asking, [turn])
-        assert outcome == Finished(1.0)
-        assert f"'tool_choice' of the request asks for 'required', but {words}; " in told[0]
-        assert "ignore_fields" in told[0]
+        _, engine, _, outcome = await play(format, asking, [turn])
+        assert isinstance(outcome, Failed)
+        assert outcome.kind == "request"
+        assert f"'tool_choice' of the request asks for 'required', but {words}; " in outcome.error
+        assert "ignore_fields" in outcome.error
         assert len(engine.requests) == 1
     monkeypatch.setattr(chat, "begins_thinking", True)
     monkeypatch.setattr(chat, "dialect", HERMES)
