@@ -1,6 +1,6 @@
 """OpenEnv: one WebSocket to a running server, and so one session there, per episode.
 
-The protocol is the same in every release from 0.3 to 0.10, while their clients differ: they are
+The protocol is the same in every release from 0.2.3 to 0.10, while their clients differ: they are
 synchronous or not, and a newer one opens another session, with another world, behind a socket that
 was closed. So this speaks the protocol itself.
 """
@@ -10,9 +10,11 @@ was closed. So this speaks the protocol itself.
 
 import json
 
+NEEDS = {"websockets": "15.0"}
+"""Its connections in threads had no `ping_interval` before."""
 HIDDEN = ("done", "reward", "metadata")
 """Of an observation: what is no observation."""
-PLAYED = "servers of OpenEnv 0.3 to 0.10 are played"
+PLAYED = "servers of OpenEnv 0.2.3 to 0.10 are played"
 MESSAGE_BYTES = 100 * 2**20
 """Most that a server may send at once, as in OpenEnv's own client."""
 

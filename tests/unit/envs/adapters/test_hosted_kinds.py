@@ -224,7 +224,7 @@ def test_answers_of_the_protocol_are_steps_and_errors() -> None:
     ],
 )
 def test_an_answer_of_another_protocol_is_no_step(answer: Any) -> None:
-    with pytest.raises(RuntimeError, match=r"to step, which is no observation .*0\.3 to 0\.10"):
+    with pytest.raises(RuntimeError, match=r"to step, which is no observation .*0\.2\.3 to 0\.10"):
         openenv.check_answer("step", answer)
 
 
@@ -289,6 +289,15 @@ def test_a_hosts_reward_and_ends_are_numbers_and_flags(wrong: dict[str, Any], wo
     assert parse_step(whole)[1:4] == (0.5, False, False)
     with pytest.raises(EnvError, match=re.escape(words)):
         parse_step({**whole, **wrong})
+
+
+def test_releases_are_compared_by_their_numbers() -> None:
+    for newer in ("0.3.285", "0.10", "1", "0.3.275.dev1", "0.3.275rc1"):
+        assert hosting.read_release(newer) >= hosting.read_release("0.3.275")
+    for older in ("0.3.99", "0.3", "0.2.900", "", "unknown"):
+        assert hosting.read_release(older) < hosting.read_release("0.3.275")
+    assert hosting.read_release("0.4") == hosting.read_release("0.4.0")
+    hosting.check_releases({"no-such-package": "1"})
 
 
 @pytest.mark.parametrize("parts", [[b"one\ntwo\n"], [b"o", b"ne\ntw", b"o", b"\n"]])
