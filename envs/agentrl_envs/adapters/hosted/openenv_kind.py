@@ -127,6 +127,16 @@ def check_answer(kind, answer):
             f"the server answered {kind} with done {done!r:.80} and reward {reward!r:.80}; `done` "
             "is true or false, and `reward` a number or null"
         )
+    if done and kind == "reset":
+        raise RuntimeError(
+            "the server answered reset with done true: an episode that has ended cannot be played; "
+            "let the environment's reset return done=False"
+        )
+    if done and reward is None:
+        raise RuntimeError(
+            f"the server ended the episode with reward null at {kind}: nobody computed one; let "
+            "the environment set the reward of its last observation, 0 too"
+        )
 
 
 def describe_error(answer):

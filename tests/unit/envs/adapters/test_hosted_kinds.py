@@ -5,7 +5,8 @@ overlooked, a deadline of the program's paid, another role's trace paid, several
 the first, roles without a model let through, a hosted runtime taken as it is, commands run in the
 subprocess runtime unasked, `P` as 1, an unknown grade as 0, NaN paid, one scorer of two chosen;
 of OpenEnv, an answer without `done`, or of another type, taken for a step, and an error about the
-server's own model taken for the action's; a text paid as a number, or taken for an end.
+server's own model taken for the action's; a text paid as a number, or taken for an end, an
+end without a reward paid 0, and an end at reset overlooked.
 """
 
 import importlib.util
@@ -236,6 +237,26 @@ def test_a_reward_or_an_end_that_would_be_a_guess_is_no_step(wrong: dict[str, An
     (value,) = wrong.values()
     with pytest.raises(RuntimeError, match=re.escape(repr(value)) + r".* a number or null"):
         openenv.check_answer("step", answer)
+
+
+@pytest.mark.parametrize(
+    ("kind", "ended", "words"),
+    [
+        ("step", {"reward": None}, "ended the episode with reward null.* 0 too"),
+        ("step", {}, "ended the episode with reward null"),
+        ("reset", {"reward": None}, "answered reset with done true"),
+        ("reset", {"reward": 1.0}, "answered reset with done true"),
+    ],
+)
+def test_an_end_of_openenv_that_was_not_played_or_paid_is_a_failure(
+    kind: str, ended: dict[str, Any], words: str
+) -> None:
+    answer = {"type": "observation", "data": {"observation": {}, "done": True, **ended}}
+    with pytest.raises(RuntimeError, match=words):
+        openenv.check_answer(kind, answer)
+    openenv.check_answer(kind, {**answer, "data": {**answer["data"], "done": False}})
+    paid = {"type": "observation", "data": {"observation": {}, "done": True, "reward": 0}}
+    openenv.check_answer("step", paid)
 
 
 @pytest.mark.parametrize("line", ["", "}{ no", b"\xff\xfe\x00", "[" * 100_000])
