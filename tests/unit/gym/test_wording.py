@@ -209,7 +209,15 @@ def test_an_info_of_gymnasium_is_none_of_a_toolsets() -> None:
     parts = {"speed": 0.5, "style": 1}
     info = {"tool_results": [1], "patch": 3, "reward_components": parts, "moves": 2}
     assert keep_info(info) == {"reward_components": parts, "moves": 2}
-    for wrong in ("fast", {"speed": "fast"}, [0.5], None):
+    for wrong in (
+        "fast",
+        {"speed": "fast"},
+        [0.5],
+        None,
+        {"x": float("nan")},
+        {"x": 10**400},
+        {1: 2},
+    ):
         assert keep_info({"reward_components": wrong}) == {}
 
 
