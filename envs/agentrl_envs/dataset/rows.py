@@ -58,8 +58,6 @@ def read_rows(
     Raises `ConfigError` that names the file, the row and the way out for what cannot be read, and
     for no rows.
     """
-    if fault := find_format_fault(path):
-        raise ConfigError(fault)
     rows = _read_file(find_file(path)) if is_data_file(path) else _read_hub(path, split, subset)
     is_empty = True
     for row in rows:
