@@ -50,12 +50,12 @@ def check_releases(needs: dict[str, str]) -> None:
     """Raise `ImportError` for an installed package that is older than its oldest release."""
     for package, oldest in needs.items():
         try:
-            found = version(package)
+            release = version(package)
         except PackageNotFoundError:
             continue  # importing it says so, and it may be there without its metadata
-        if read_release(found) < read_release(oldest):
+        if read_release(release) < read_release(oldest):
             raise ImportError(
-                f"{package} {found} is too old, {oldest} or newer is needed: "
+                f"{package} {release} is too old, {oldest} or newer is needed: "
                 f"{sys.executable} -m pip install '{package}>={oldest}'"
             )
 
