@@ -251,10 +251,10 @@ def test_a_reward_or_an_end_that_would_be_a_guess_is_no_step(wrong: dict[str, An
 def test_an_end_of_openenv_that_was_not_played_or_paid_is_a_failure(
     kind: str, ended: dict[str, Any], words: str
 ) -> None:
-    answer = {"type": "observation", "data": {"observation": {}, "done": True, **ended}}
+    data = {"observation": {}, "done": True, **ended}
     with pytest.raises(RuntimeError, match=words):
-        openenv.check_answer(kind, answer)
-    openenv.check_answer(kind, {**answer, "data": {**answer["data"], "done": False}})
+        openenv.check_answer(kind, {"type": "observation", "data": data})
+    openenv.check_answer(kind, {"type": "observation", "data": {**data, "done": False}})
     paid = {"type": "observation", "data": {"observation": {}, "done": True, "reward": 0}}
     openenv.check_answer("step", paid)
 
