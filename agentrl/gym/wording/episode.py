@@ -185,7 +185,7 @@ class _Refusal:
 
 
 def _read_parts(returned: Any, method: str, parts: str) -> Sequence[Any]:
-    """Return what a method returned; raise `ValueError` where it has other parts, as of Gym."""
+    """Return the parts of a method's answer; raise `ValueError` for other ones, as of Gym."""
     values: list[Any] = [*returned] if isinstance(returned, tuple | list) else []
     if len(values) == parts.count(",") + 1 and isinstance(values[-1], Mapping):
         return values
