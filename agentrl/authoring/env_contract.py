@@ -93,6 +93,11 @@ def check_step(env: Env, returned: object) -> Step:
     observation, reward = parts[:2]
     if (fault := find_reward_fault(reward)) is not None:
         raise _build_error(env, "step", REWARDS_ARE_FINITE, f"the reward of a step is {fault}")
+    components = parts[4].get("reward_components", {})
+    if (fault := find_component_type_fault(components)) is not None:
+        raise _build_error(env, "step", STEP_RETURNS, fault)
+    if (fault := find_component_fault(components)) is not None:
+        raise _build_error(env, "step", REWARDS_ARE_FINITE, fault)
     _check_messages(env, "step", STEP_RETURNS, observation)
     return cast("Step", returned)
 
@@ -108,6 +113,26 @@ def find_reward_fault(reward: float) -> str | None:
     else:
         return f"{reward}, but a reward must be a finite number"
     return f"{text}, but a reward may be at most {REWARD_MAX:g} in absolute value"
+
+
+def find_component_type_fault(components: object) -> str | None:
+    """Return why parts of a reward are no numbers by name; None where they are."""
+    if not isinstance(components, Mapping):
+        return f"reward_components is {_describe(components)}; give a mapping of names to numbers"
+    for name, value in cast("Mapping[object, object]", components).items():
+        if not isinstance(name, str):
+            return f"component {name!r:.80} of the reward has a name that is no text"
+        if not isinstance(value, int | float):
+            return f"component {name!r} of the reward is {_describe(value)}; give a number"
+    return None
+
+
+def find_component_fault(components: Mapping[str, float]) -> str | None:
+    """Return the part of a reward that cannot be summed, and the rule it breaks, or None."""
+    for name, value in components.items():
+        if (fault := find_reward_fault(value)) is not None:
+            return f"component {name!r} of the reward is {fault}"
+    return None
 
 
 def describe_missing_tasks(env: Env, split: Split) -> str:

@@ -12,6 +12,7 @@ from typing import Any, Self, cast
 
 import gymnasium
 
+from agentrl.authoring.env_contract import find_component_fault, find_component_type_fault
 from agentrl.authoring.task_choice import choose_task, seed_tasks
 from agentrl.authoring.tool_env import check_reward
 from agentrl.env import Action, ForkStrategy, Info, Observation, Step
@@ -256,15 +257,14 @@ def build_step(
 
 
 def keep_info(info: Info) -> Info:
-    """Return an info without what has another meaning here: parts of the reward are numbers."""
+    """Return an info without what has another meaning here; parts of the reward are finite."""
     entries = {
         name: value
         for name, value in info.items()
         if name not in ("answer", "tool_results", "patch")
     }
     components = entries.get("reward_components", {})
-    values = cast("dict[Any, Any]", components).values() if isinstance(components, dict) else [None]
-    if not all(isinstance(value, int | float) for value in values):
+    if find_component_type_fault(components) or find_component_fault(components):
         del entries["reward_components"]
     return entries
 

@@ -17,7 +17,7 @@ KINDS = (
         keyword="path",
         description="rows of a file (parquet, JSON lines, JSON, CSV) or of the hub",
         needs=("agentrl_envs.dataset.env:find_missing_parts",),
-        recogniser="agentrl_envs.kinds:is_data_file",
+        recogniser="agentrl_envs.kinds:is_data_set",
     ),
     EnvKind(
         name="gem",
@@ -103,6 +103,11 @@ def is_url(what: str) -> bool:
 def is_data_file(what: str) -> bool:
     """Return whether this is named like a file of rows."""
     return PurePath(what).suffix.lower() in DATA_SUFFIXES
+
+
+def is_data_set(what: str) -> bool:
+    """Return whether this is named like a file of rows, or is a file that may be meant as one."""
+    return is_data_file(what) or (not what.endswith((".py", ".toml")) and Path(what).is_file())
 
 
 def is_task_folder(what: str) -> bool:

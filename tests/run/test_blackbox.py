@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from agentrl.rollout.episode import EpisodeLimits, EpisodeRunner
 from agentrl.run.train import train, warmstart
 from agentrl.task import Split, Task
 from agentrl.testing.leaks import ProcessHoldings, check_no_leak
-from agentrl.trajectory import Failed, Finished, Tree
+from agentrl.trajectory import Failed, Finished, Tree, Truncated
 from agentrl_envs.blackbox import BlackBoxEnv, ProgramEndpoint
 from agentrl_envs.blackbox import env as blackbox_env
 from agentrl_envs.blackbox.env import Agent
@@ -429,6 +430,43 @@ async def test_a_program_without_an_answer_that_it_asked_for_is_a_failure(
     assert isinstance(leaf.outcome, Failed)
     assert leaf.outcome.kind == "request"
     assert words in leaf.outcome.error
+
+
+async def asks_twice(task: Task, endpoint: ProgramEndpoint) -> str:
+    await openai_agent(task, endpoint)
+    return await openai_agent(replace(task, prompt="Again."), endpoint)
+
+
+async def drops_first(task: Task, endpoint: ProgramEndpoint) -> str:
+    await drops(task, endpoint)
+    return await asks_twice(task, endpoint)
+
+
+@pytest.mark.parametrize(
+    ("agent", "outcome"), [(asks_twice, Truncated("turns", 0.0)), (drops_first, "request")]
+)
+async def test_a_limit_does_not_hide_that_a_program_did_without_an_answer(
+    agent: Agent, outcome: Truncated | str
+) -> None:
+    """A mutant that cuts such a trajectory, and trains it with a reward of 0, is caught."""
+    env = env_of(agent=agent)
+    episode = EpisodeRunner(
+        env=env,
+        engine=ScriptedEngine(saying("42")),
+        chat=LetterChat(),
+        tree=Tree(QUESTION),
+        sample=0,
+        seed=1,
+        limits=EpisodeLimits(max_turns=1),
+    )
+    leaf = await asyncio.wait_for(episode.run(), SOON_S)
+    told = leaf.outcome
+    assert (told.kind if isinstance(told, Failed) else told) == outcome
+    await env.close()  # it says so once
+    await begun(env)
+    await env.reset(options={"task": QUESTION})  # and does not hold up the next episode
+    with suppress(RequestError):
+        await env.close()
 
 
 async def test_a_program_that_breaks_fails_its_trajectory_alone() -> None:

@@ -101,7 +101,7 @@ class WordedEnv:
 
     def reset(self, seed: int) -> "tuple[Sequence[Part], dict[str, Any]]":
         """Begin an episode and return what it shows."""
-        state, info = self.env.reset(seed=seed)
+        state, info = _read_parts(self.env.reset(seed=seed), "reset", "observation, info")
         return self._describe(state, info), dict(info)
 
     def step(self, text: str, candidates: Sequence[str]) -> "WordedStep | str":
@@ -112,7 +112,9 @@ class WordedEnv:
         action = self._read(text, candidates)
         if isinstance(action, _Refusal):
             return action.text
-        state, reward, terminated, truncated, info = self.env.step(action)
+        state, reward, terminated, truncated, info = _read_parts(
+            self.env.step(action), "step", "observation, reward, terminated, truncated, info"
+        )
         paid = read_reward(reward)
         ends = read_flag("terminated", terminated), read_flag("truncated", truncated)
         parts = self._describe(state, info)
@@ -180,6 +182,17 @@ class WordedEnv:
 @dataclass(frozen=True)
 class _Refusal:
     text: str
+
+
+def _read_parts(returned: Any, method: str, parts: str) -> Sequence[Any]:
+    """Return the parts of a method's answer; raise `ValueError` for other ones, as of Gym."""
+    values: list[Any] = [*returned] if isinstance(returned, tuple | list) else []
+    if len(values) == parts.count(",") + 1 and isinstance(values[-1], Mapping):
+        return values
+    raise ValueError(
+        f"{method}() returned {returned!r:.80}; return ({parts}), the info a dict: Gymnasium asks "
+        "for it since Gym's 0.26"
+    )
 
 
 def read_reward(reward: Any) -> float:

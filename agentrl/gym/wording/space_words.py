@@ -41,8 +41,15 @@ def find_word_fault(space: Space[Any], *, what: str, way_out: str) -> str:
 
 
 def state_words(space: Space[Any], value: Any) -> str:
-    """Return an observation in words: text as it is, numbers in order."""
+    """Return an observation in words: text as it is, numbers in order.
+
+    Raises `ValueError` for one that is no text where the space is of texts.
+    """
     if is_text_space(space):
+        if not isinstance(value, str):
+            raise ValueError(
+                f"an observation is {value!r:.80}, but its space is {space}; return text"
+            )
         return str(value)
     if isinstance(space, spaces.Tuple) and any(is_text_space(part) for part in space.spaces):
         return "\n".join(

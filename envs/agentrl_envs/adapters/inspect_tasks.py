@@ -1,4 +1,4 @@
-"""Tasks of Inspect (https://inspect.aisi.org.uk), from version 0.3.285 on."""
+"""Tasks of Inspect (https://inspect.aisi.org.uk), from version 0.3.275 on."""
 
 import os
 from collections.abc import Mapping, Sequence

@@ -85,7 +85,7 @@ class ProgramEnv(BaseEnv, ABC):
 
         Raises `EnvError` for a program that ends without asking anything.
         """
-        await self.close()
+        await self._end_episode()
         self._task = choose_task(self, seed=seed or 0, options=options or {})
         gateway = await self._open_gateway()
         self._place = gateway.place(self._ignored)
@@ -95,7 +95,7 @@ class ProgramEnv(BaseEnv, ABC):
         )
         observation = await self._await_question()
         if observation is None:
-            self._check_refusals(self._running)
+            self._check_refusals(self._place, self._running)
             self._running.result()
             refusal = self._place.desk.long_request
             why = f"; what it asked was refused: {refusal}" if refusal else ""
@@ -115,7 +115,8 @@ class ProgramEnv(BaseEnv, ABC):
 
     async def _score_end(self, task: Task, ended: asyncio.Task[Any]) -> tuple[float, Info]:
         """Return the reward of a program's end; raise its error where it failed by itself."""
-        self._check_refusals(ended)
+        assert self._place is not None
+        self._check_refusals(self._place, ended)
         if (error := ended.exception()) is None:
             return await compute_reward(self.score_result, task, ended.result())
         if (outcome := find_policy_error(error, self._policy_errors)) is None:
@@ -123,15 +124,23 @@ class ProgramEnv(BaseEnv, ABC):
         line, reward = outcome
         return reward, {"policy_error": line}
 
-    def _check_refusals(self, ended: asyncio.Task[Any]) -> None:
+    def _check_refusals(self, place: GatewayAddress, program: asyncio.Task[Any]) -> None:
         """Raise `RequestError` where the program was refused an answer, and did without it."""
-        assert self._place is not None
-        for refusal in self._place.desk.refusals.values():
-            error = ended.exception()
+        for refusal in place.desk.refusals.values():
+            has_ended = program.done() and not program.cancelled()
+            error = program.exception() if has_ended else None
             end = "" if error is None else f"; the program then ended: {error}"
             raise RequestError(f"a request of the program was refused: {refusal}{end}") from error
 
     async def close(self) -> None:
+        """End the episode. Raises `RequestError` where a limit cut a program refused an answer."""
+        place, running = self._place, self._running
+        is_cut = self._question is not None
+        await self._end_episode()
+        if is_cut and place is not None and running is not None:
+            self._check_refusals(place, running)
+
+    async def _end_episode(self) -> None:
         running, self._running = self._running, None
         place, self._place = self._place, None
         server, self._own = self._own, None

@@ -78,8 +78,20 @@ def find_file(path: str) -> Path:
     return file
 
 
+def find_format_fault(path: str) -> str:
+    """Return that a file has a format that is not read, or an empty string."""
+    if is_data_file(path) or not Path(path).expanduser().is_file():
+        return ""
+    return (
+        f"{path} is no data file that can be read: {', '.join(DATA_SUFFIXES)}; unpack it, or save "
+        "its rows as JSON lines, an object per line"
+    )
+
+
 def find_missing_reader(path: str) -> str:
     """Return the reason why a data set cannot be read here, or an empty string."""
+    if fault := find_format_fault(path):
+        return fault
     module = "datasets"
     if is_data_file(path):
         if Path(path).suffix.lower() != ".parquet":

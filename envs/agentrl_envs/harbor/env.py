@@ -130,6 +130,11 @@ class HarborEnv(BaseEnv):
         _check_choice("agent_processes", agent_processes, get_args(AgentProcesses))
         _check_choice("changed_programs", changed_programs, get_args(ChangedPrograms))
         _check_choice("splits", splits, get_args(Splits))
+        if isinstance(provider, str) and provider != "docker" and ":" not in provider:
+            raise ConfigError(
+                f"provider must be docker or module:name of one of your own, got {provider!r}; "
+                "tasks are played in containers"
+            )
         if max_turns is not None and max_turns < 1:
             raise ConfigError(f"max_turns must be at least 1, got {max_turns}; None sets no end")
         if not command_timeout_s > 0:

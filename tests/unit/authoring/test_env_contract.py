@@ -64,6 +64,26 @@ STEPS: dict[str, tuple[Any, str]] = {
         (SAID, -(10**400), True, False, {}),
         "rewards are finite: the reward of a step is an integer of 1329 bits, but a reward may be",
     ),
+    "a part that is nan": (
+        (SAID, 1.0, True, False, {"reward_components": {"right": 1.0, "style": float("nan")}}),
+        "rewards are finite: component 'style' of the reward is nan, but a reward must be a finite",
+    ),
+    "a part that is a huge integer": (
+        (SAID, 1.0, True, False, {"reward_components": {"style": 10**400}}),
+        "rewards are finite: component 'style' of the reward is an integer of 1329 bits, but",
+    ),
+    "a part that is text": (
+        (SAID, 1.0, True, False, {"reward_components": {"style": "good"}}),
+        STEP + "component 'style' of the reward is a str: 'good'; give a number",
+    ),
+    "a part without a name": (
+        (SAID, 1.0, True, False, {"reward_components": {0: 1.0}}),
+        STEP + "component 0 of the reward has a name that is no text",
+    ),
+    "no parts": (
+        (SAID, 1.0, True, False, {"reward_components": [1.0]}),
+        STEP + "reward_components is a list: [1.0]; give a mapping of names to numbers",
+    ),
     "a string for messages": (
         (Observation("hm"), 0.0, True, False, {}),  # pyright: ignore[reportArgumentType]
         STEP + "the observation's messages are a str: 'hm'; give a tuple of Message",

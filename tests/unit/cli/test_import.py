@@ -61,6 +61,13 @@ def test_a_kind_is_recognised_or_named(what: str, kind: str | None, id: str) -> 
     assert find_env_id(what, kind, kinds()) == id
 
 
+def test_a_file_of_any_format_is_taken_for_rows(tmp_path: Path) -> None:
+    for name in ("rows.jsonl.gz", "rows.tsv", "rows.txt"):
+        (tmp_path / name).write_text("question\n")
+        file = str(tmp_path / name)
+        assert find_env_id(file, None, kinds()) == f"dataset:{file}"
+
+
 def test_what_nobody_recognises_names_the_kinds() -> None:
     with pytest.raises(ConfigError, match=r"no kind recognises openai/gsm8k; .* dataset, gem, gym"):
         find_env_id("openai/gsm8k", None, kinds())

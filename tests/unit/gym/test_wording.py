@@ -8,6 +8,7 @@ handed a value; an array of texts read as a reward.
 import zlib
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from agentrl.gym.text_env import keep_info
 from agentrl.gym.wording.browser_gym import WORDINGS
-from agentrl.gym.wording.episode import GivenWords, read_flag, read_reward
+from agentrl.gym.wording.episode import GivenWords, WordedEnv, read_flag, read_reward
 from agentrl.gym.wording.parts import WordingFault, describe_observation
 from agentrl.gym.wording.space_words import fit_action, is_text_space, read_action
 from agentrl.message import Image
@@ -204,12 +205,58 @@ def test_anything_else_is_no_flag(flag: Any) -> None:
         read_flag("truncated", flag)
 
 
+class OldEnv(gymnasium.Env[Any, Any]):
+    """Answers as Gym did: a step of four, and a reset without an info."""
+
+    observation_space = gymnasium.spaces.Text(9)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, opening: Any, step: Any = None) -> None:
+        self.opening, self.answer = opening, step
+
+    def reset(self, **_: Any) -> Any:
+        return self.opening
+
+    def step(self, action: Any) -> Any:
+        return self.answer
+
+
+@pytest.mark.parametrize("opening", ["ab", ("a", 1), ("a", {}, 2), "hi there", 3, None])
+def test_a_reset_of_gym_is_named(opening: Any) -> None:
+    """A mutant that takes a text of two letters for an observation and an info is caught."""
+    with pytest.raises(ValueError, match=r"reset\(\) returned .*return \(observation, info\)"):
+        WordedEnv(OldEnv(opening), GivenWords()).reset(1)
+
+
+@pytest.mark.parametrize("step", [("a", 1.0, True, {}), ("a", 1.0, True, False), "abcde", None])
+def test_a_step_of_gym_is_named(step: Any) -> None:
+    worded = WordedEnv(OldEnv(("a", {}), step), GivenWords())
+    assert worded.reset(1) == (["a"], {})
+    with pytest.raises(ValueError, match=r"step\(\) returned .*terminated, truncated, info\)"):
+        worded.step("0", ["0"])
+
+
+def test_an_observation_that_is_no_text_is_none_of_a_text_space() -> None:
+    for opening in (None, 3, b"seen"):
+        with pytest.raises(ValueError, match=f"observation is {opening!r}, but its space .*Text"):
+            WordedEnv(OldEnv((opening, {})), GivenWords()).reset(1)
+    assert WordedEnv(OldEnv((np.str_("seen"), {})), GivenWords()).reset(1) == (["seen"], {})
+
+
 def test_an_info_of_gymnasium_is_none_of_a_toolsets() -> None:
     """A mutant that hands any of them on is caught: the runner reads results and sums parts."""
     parts = {"speed": 0.5, "style": 1}
     info = {"tool_results": [1], "patch": 3, "reward_components": parts, "moves": 2}
     assert keep_info(info) == {"reward_components": parts, "moves": 2}
-    for wrong in ("fast", {"speed": "fast"}, [0.5], None):
+    for wrong in (
+        "fast",
+        {"speed": "fast"},
+        [0.5],
+        None,
+        {"x": float("nan")},
+        {"x": 10**400},
+        {1: 2},
+    ):
         assert keep_info({"reward_components": wrong}) == {}
 
 

@@ -5,6 +5,8 @@
 
 import importlib
 
+NEEDS = {"gem-llm": "0.0.4"}
+
 
 def preload():
     """Import the library."""

@@ -14,18 +14,21 @@ SETUP is JSON: `path`, folders for the import path, and `imports`, modules that 
 kind has `preload()`, and `EPISODE`, a class with a method for every other method, perhaps with a
 `close` and with `facts`, the answer to `open`. One that is asked things outside of episodes has
 `ask(params)`; one of which more can be done once than an import has `warm_up()`, called before the
-first episode is forked.
+first episode is forked. `NEEDS` has the oldest release that is played, by the name of a package; an
+older one is refused before anything is imported.
 """
 
 import importlib
 import importlib.util
 import json
 import os
+import re
 import selectors
 import signal
 import socket
 import sys
 import traceback
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, BinaryIO, NoReturn
 
 READ_BYTES = 2**16
@@ -41,6 +44,29 @@ def load_kind(path: str) -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def check_releases(needs: dict[str, str]) -> None:
+    """Raise `ImportError` for an installed package that is older than its oldest release."""
+    for package, oldest in needs.items():
+        try:
+            release = version(package)
+        except PackageNotFoundError:
+            continue  # importing it says so, and it may be there without its metadata
+        if read_release(release) < read_release(oldest):
+            raise ImportError(
+                f"{package} {release} is too old, {oldest} or newer is needed: "
+                f"{sys.executable} -m pip install '{package}>={oldest}'"
+            )
+
+
+def read_release(release: str) -> list[int]:
+    """Return the numbers that a release begins with, without zeros at their end."""
+    numbers = re.match(r"\d+(\.\d+)*", release)
+    parts = [int(part) for part in numbers[0].split(".")] if numbers else []
+    while parts and parts[-1] == 0:
+        parts.pop()
+    return parts
 
 
 class LineSplitter:
@@ -303,6 +329,7 @@ def main() -> None:
     sys.path[:0] = setup["path"]
     host = HostServer(load_kind(sys.argv[1]), out)
     try:
+        check_releases(getattr(host.kind, "NEEDS", {}))
         host.kind.preload()
         for name in setup["imports"]:
             importlib.import_module(name)

@@ -14,6 +14,8 @@ import subprocess
 import sys
 import tempfile
 
+NEEDS = {"inspect-ai": "0.3.275"}
+"""With 0.3.200 nobody notices that a scorer asks the policy."""
 GRADES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
 """Inspect's own values of correct, partially correct, incorrect and no answer."""
 ENGINE_S = 30.0

@@ -11,6 +11,8 @@ from typing import Any
 
 from agentrl_envs.adapters.hosted.verdict_worker import VerdictWorker
 
+NEEDS = {"math-verify": "0.9"}
+
 
 def preload() -> None:
     """Import the library, on one thread."""

@@ -1,6 +1,6 @@
 """OpenEnv: one WebSocket to a running server, and so one session there, per episode.
 
-The protocol is the same in every release from 0.3 to 0.10, while their clients differ: they are
+The protocol is the same in every release from 0.2.3 to 0.10, while their clients differ: they are
 synchronous or not, and a newer one opens another session, with another world, behind a socket that
 was closed. So this speaks the protocol itself.
 """
@@ -10,9 +10,11 @@ was closed. So this speaks the protocol itself.
 
 import json
 
+NEEDS = {"websockets": "15.0"}
+"""Its connections in threads had no `ping_interval` before."""
 HIDDEN = ("done", "reward", "metadata")
 """Of an observation: what is no observation."""
-PLAYED = "servers of OpenEnv 0.3 to 0.10 are played"
+PLAYED = "servers of OpenEnv 0.2.3 to 0.10 are played"
 MESSAGE_BYTES = 100 * 2**20
 """Most that a server may send at once, as in OpenEnv's own client."""
 
@@ -124,6 +126,16 @@ def check_answer(kind, answer):
         raise RuntimeError(
             f"the server answered {kind} with done {done!r:.80} and reward {reward!r:.80}; `done` "
             "is true or false, and `reward` a number or null"
+        )
+    if done and kind == "reset":
+        raise RuntimeError(
+            "the server answered reset with done true: an episode that has ended cannot be played; "
+            "let the environment's reset return done=False"
+        )
+    if done and reward is None:
+        raise RuntimeError(
+            f"the server ended the episode with reward null at {kind}: nobody computed one; let "
+            "the environment set the reward of its last observation, 0 too"
         )
 
 

@@ -15,6 +15,7 @@ import tempfile
 from itertools import islice
 from urllib.parse import urlsplit
 
+NEEDS = {"verifiers": "0.4.0"}
 KEY_VARIABLE = "AGENTRL_GATEWAY_API_KEY"
 """Holds the gateway's key; verifiers hands no variable with API_KEY in its name to a harness."""
 HOSTED_RUNTIMES = ("prime", "modal", "e2b")

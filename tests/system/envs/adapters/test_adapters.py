@@ -253,6 +253,6 @@ async def test_a_protocol_that_is_not_known_is_named(strange_url: str) -> None:
                 start_timeout_s=START_S,
                 **LONG,
             )
-            with pytest.raises(EnvError, match=r"OpenEnv 0\.3 to 0\.10 are played"):
+            with pytest.raises(EnvError, match=r"OpenEnv 0\.2\.3 to 0\.10 are played"):
                 await env.reset(seed=1)
             await env.close()

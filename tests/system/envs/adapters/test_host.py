@@ -2,7 +2,8 @@
 
 Mutants seen caught: an episode that hangs, or whose caller is cancelled, not killed; a copy that
 cannot be; a copy on its origin's channel; a dead episode's answers never given; a host that ends
-with its first episode; our environment handed to a host.
+with its first episode; our environment handed to a host; a library's release not compared, compared
+as text, or compared after the library was imported.
 """
 
 import asyncio
@@ -17,9 +18,17 @@ from typing import Any
 import pytest
 
 from agentrl.errors import ConfigError, EnvError
+from agentrl.runtime.json_limits import JsonLimits
 from agentrl.runtime.scope import run_scope
 from agentrl_envs.adapters.foreign_env import ForeignEpisode
-from agentrl_envs.adapters.host import HOSTED, LibraryHost, LibraryHostPool, LibraryLocation
+from agentrl_envs.adapters.host import (
+    HOSTED,
+    Kind,
+    LibraryHost,
+    LibraryHostPool,
+    LibraryLocation,
+    ask_library,
+)
 from agentrl_envs.adapters.verifiers import VerifiersEnv
 from tests.support.processes import parent_of, runs
 from tests.support.watchdog import watched
@@ -244,3 +253,27 @@ def test_tasks_beyond_the_limits_are_refused(tmp_path: Path, said: str, wrong: s
     env = VerifiersEnv("words", python=str(python))
     with pytest.raises(ConfigError, match=wrong):
         next(iter(env.tasks("train")))
+
+
+@pytest.mark.parametrize(
+    ("kind", "package", "old", "oldest"),
+    [
+        ("gem", "gem_llm", "0.0.3", "gem-llm>=0.0.4"),
+        ("inspect", "inspect_ai", "0.3.99", "inspect-ai>=0.3.275"),
+        ("math", "math_verify", "0.8.5", "math-verify>=0.9"),
+        ("openenv", "websockets", "14.2", "websockets>=15.0"),
+        ("verifiers", "verifiers", "0.1.14", "verifiers>=0.4.0"),
+    ],
+)
+async def test_a_release_that_is_too_old_is_named_before_it_is_imported(
+    kind: Kind, package: str, old: str, oldest: str, tmp_path: Path
+) -> None:
+    metadata = tmp_path / f"{package}-{old}.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {old}\n")
+    place = LibraryLocation(kind=kind, python=sys.executable, path=(str(tmp_path),))
+    words = f"{oldest.split('>=')[0]} {old} is too old, .* -m pip install '{oldest}'"
+    with pytest.raises(ConfigError, match=words):
+        await LibraryHost.start(place)
+    with pytest.raises(ConfigError, match=words):
+        ask_library(place, {}, JsonLimits(), what="its tasks")

@@ -5,7 +5,8 @@ overlooked, a deadline of the program's paid, another role's trace paid, several
 the first, roles without a model let through, a hosted runtime taken as it is, commands run in the
 subprocess runtime unasked, `P` as 1, an unknown grade as 0, NaN paid, one scorer of two chosen;
 of OpenEnv, an answer without `done`, or of another type, taken for a step, and an error about the
-server's own model taken for the action's; a text paid as a number, or taken for an end.
+server's own model taken for the action's; a text paid as a number, or taken for an end, an
+end without a reward paid 0, and an end at reset overlooked.
 """
 
 import importlib.util
@@ -224,7 +225,7 @@ def test_answers_of_the_protocol_are_steps_and_errors() -> None:
     ],
 )
 def test_an_answer_of_another_protocol_is_no_step(answer: Any) -> None:
-    with pytest.raises(RuntimeError, match=r"to step, which is no observation .*0\.3 to 0\.10"):
+    with pytest.raises(RuntimeError, match=r"to step, which is no observation .*0\.2\.3 to 0\.10"):
         openenv.check_answer("step", answer)
 
 
@@ -236,6 +237,26 @@ def test_a_reward_or_an_end_that_would_be_a_guess_is_no_step(wrong: dict[str, An
     (value,) = wrong.values()
     with pytest.raises(RuntimeError, match=re.escape(repr(value)) + r".* a number or null"):
         openenv.check_answer("step", answer)
+
+
+@pytest.mark.parametrize(
+    ("kind", "ended", "words"),
+    [
+        ("step", {"reward": None}, "ended the episode with reward null.* 0 too"),
+        ("step", {}, "ended the episode with reward null"),
+        ("reset", {"reward": None}, "answered reset with done true"),
+        ("reset", {"reward": 1.0}, "answered reset with done true"),
+    ],
+)
+def test_an_end_of_openenv_that_was_not_played_or_paid_is_a_failure(
+    kind: str, ended: dict[str, Any], words: str
+) -> None:
+    data = {"observation": {}, "done": True, **ended}
+    with pytest.raises(RuntimeError, match=words):
+        openenv.check_answer(kind, {"type": "observation", "data": data})
+    openenv.check_answer(kind, {"type": "observation", "data": {**data, "done": False}})
+    paid = {"type": "observation", "data": {"observation": {}, "done": True, "reward": 0}}
+    openenv.check_answer("step", paid)
 
 
 @pytest.mark.parametrize("line", ["", "}{ no", b"\xff\xfe\x00", "[" * 100_000])
@@ -289,6 +310,15 @@ def test_a_hosts_reward_and_ends_are_numbers_and_flags(wrong: dict[str, Any], wo
     assert parse_step(whole)[1:4] == (0.5, False, False)
     with pytest.raises(EnvError, match=re.escape(words)):
         parse_step({**whole, **wrong})
+
+
+def test_releases_are_compared_by_their_numbers() -> None:
+    for newer in ("0.3.285", "0.10", "1", "0.3.275.dev1", "0.3.275rc1"):
+        assert hosting.read_release(newer) >= hosting.read_release("0.3.275")
+    for older in ("0.3.99", "0.3", "0.2.900", "", "unknown"):
+        assert hosting.read_release(older) < hosting.read_release("0.3.275")
+    assert hosting.read_release("0.4") == hosting.read_release("0.4.0")
+    hosting.check_releases({"no-such-package": "1"})
 
 
 @pytest.mark.parametrize("parts", [[b"one\ntwo\n"], [b"o", b"ne\ntw", b"o", b"\n"]])

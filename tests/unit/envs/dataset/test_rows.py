@@ -11,6 +11,7 @@ as objects.
 import csv
 import gc
 import json
+import re
 import tracemalloc
 from array import array
 from collections.abc import Mapping, Sequence
@@ -123,6 +124,16 @@ def test_what_is_no_utf8_is_refused(tmp_path: Path, name: str, content: bytes, w
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ConfigError, match=words):
         list(read_rows(str(tmp_path / name)))
+
+
+@pytest.mark.parametrize("name", ["b.jsonl.gz", "b.tsv", "b.txt", "rows"])
+def test_a_file_of_another_format_names_those_that_are_read(tmp_path: Path, name: str) -> None:
+    """A mutant that takes it for a name of the hub is caught."""
+    (tmp_path / name).write_text("question\n")
+    words = r"is no data file that can be read: \.parquet, .*\.csv; unpack it, or save its rows"
+    with pytest.raises(ConfigError, match=words):
+        list(read_rows(str(tmp_path / name)))
+    assert re.search(words, find_missing_reader(str(tmp_path / name)))
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
