@@ -102,7 +102,8 @@ class LiveRun:
                 self._rows[one.id] = (one, page.row, page.has_story)
         rows = [self._rows[one.id] for one in facts]
         places = {row.id: row.id for _, row, has_story in rows if has_story}
-        return dump(build_index(self._source, [row for _, row, _ in rows], places, [], name=self.name))
+        own_rows = [row for _, row, _ in rows]
+        return dump(build_index(self._source, own_rows, places, [], name=self.name))
 
 
 def build_app(runs: Sequence[LiveRun], *, token: str) -> "Starlette":
