@@ -106,9 +106,7 @@ def page(
         index = build_index(source, rows, chunks.places, left_out, name=names[number])
         parts.append(_script(f"{prefix}index", pack(dump(index))))
         stories += [_script(f"{prefix}chunk-{at}", one) for at, one in chunks.packed.items()]
-    head, tail = build_shell(
-        " and ".join(names), runs=len(sources), is_served=False
-    )
+    head, tail = build_shell(" and ".join(names), runs=len(sources), is_served=False)
     yield head
     yield from parts
     # It draws now, before the stories have been read.
