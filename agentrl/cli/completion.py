@@ -56,9 +56,9 @@ def complete_key(incomplete: str) -> list[str]:
 
 def complete_override(context: typer.Context, incomplete: str) -> list[str]:
     """Return the overrides that go on from what was typed: keys, or the values of the one key."""
-    before = context.params.get("overrides") or [""]
-    if os.environ.get(INSTRUCTION) == BASH and before[-1].endswith("="):
-        return [value for value in _list_values(before[-1][:-1]) if value.startswith(incomplete)]
+    words = context.params.get("overrides") or [""]
+    if os.environ.get(INSTRUCTION) == BASH and words[-1].endswith("="):
+        return [value for value in _list_values(words[-1][:-1]) if value.startswith(incomplete)]
     return list_overrides(incomplete)
 
 
@@ -67,11 +67,11 @@ def list_overrides(incomplete: str) -> list[str]:
     from agentrl.config.key_values import read_key_values
 
     key, equals, _ = incomplete.partition("=")
-    keys = [known for known in read_key_values() if known == key or not equals]
-    keys = [known for known in keys if known.startswith(key)]
+    keys = [path for path in read_key_values() if path == key or not equals]
+    keys = [path for path in keys if path.startswith(key)]
     if not equals and (len(keys) > 1 or not any(map(_list_values, keys))):
-        return [f"{known}=" for known in keys]
-    overrides = [f"{known}={value}" for known in keys for value in _list_values(known)]
+        return [f"{path}=" for path in keys]
+    overrides = [f"{path}={value}" for path in keys for value in _list_values(path)]
     return [override for override in overrides if override.startswith(incomplete)]
 
 

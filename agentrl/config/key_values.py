@@ -19,16 +19,16 @@ def collect_key_values() -> dict[str, list[str]]:
     from agentrl.config.run import RunConfig
     from agentrl.config.schema import keys
 
-    found: dict[str, dict[str, None]] = {}
+    values_of: dict[str, dict[str, None]] = {}
     for key in keys(RunConfig):
         if key.sections:
             # The key is a section, and `null` or the `name` in it is the value.
             if NoneType in get_args(key.field.annotation):
-                found.setdefault(key.path, {})["null"] = None
+                values_of.setdefault(key.path, {})["null"] = None
             continue
         values = list_values(key.field.annotation) or _list_default(key.field)
-        found.setdefault(key.path, {}).update(dict.fromkeys(values))
-    return {path: list(values) for path, values in sorted(found.items())}
+        values_of.setdefault(key.path, {}).update(dict.fromkeys(values))
+    return {path: list(values) for path, values in sorted(values_of.items())}
 
 
 def list_values(annotation: object) -> list[str]:

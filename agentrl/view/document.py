@@ -122,8 +122,10 @@ def name_runs(sources: Sequence[RunReader]) -> list[str]:
     """
     folders = [source.folder.resolve() for source in sources]
     configs: list[dict[str, Any]] = [source.config.get("run") or {} for source in sources]
-    named = zip(configs, folders, strict=True)
-    names = [str(config.get("name") or folder.name) for config, folder in named]
+    names = [
+        str(config.get("name") or folder.name)
+        for config, folder in zip(configs, folders, strict=True)
+    ]
     if len(set(names)) < len(names) and len(set(folders)) == len(folders):
         depth = next(n for n in count(1) if len({f.parts[-n:] for f in folders}) == len(folders))
         tails = ["/".join(folder.parts[-depth:]) for folder in folders]

@@ -194,8 +194,11 @@ def serve(
                 "--port, or 0 for any"
             ) from error
         listening.listen()  # before it is announced: nobody else can have the port any more
-        named = zip(sources, name_runs(sources), strict=True)
-        lives = [LiveRun(source, steps=steps, name=name) for source, name in named]
+        names = name_runs(sources)
+        lives = [
+            LiveRun(source, steps=steps, name=name)
+            for source, name in zip(sources, names, strict=True)
+        ]
         app = build_app(lives, token=token)
         config = uvicorn.Config(app, log_level="warning", access_log=False)
         announce(f"http://{HOST}:{listening.getsockname()[1]}/?token={token}")
