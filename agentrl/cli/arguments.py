@@ -7,16 +7,26 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from agentrl.cli.completion import complete_config, complete_env_id, complete_override
 from agentrl.cli.console import reserve_stdout
 from agentrl.errors import ConfigError
 from agentrl.runtime.json_limits import JsonLimitError, read_json
 
 ConfigFile = Annotated[
-    Path, typer.Argument(metavar="CONFIG", help="Config file (YAML), or a name of agentrl configs.")
+    Path,
+    typer.Argument(
+        metavar="CONFIG",
+        autocompletion=complete_config,
+        help="Config file (YAML), or a name of agentrl configs.",
+    ),
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="Config overrides, such as run.steps=20."),
+    typer.Argument(
+        metavar="[KEY=VALUE]...",
+        autocompletion=complete_override,
+        help="Config overrides, such as run.steps=20.",
+    ),
 ]
 
 
@@ -37,13 +47,6 @@ JsonFlag = Annotated[
     ),
 ]
 """Makes a command print its result with `agentrl.cli.console.show_json`."""
-
-
-def complete_env_id(incomplete: str) -> list[str]:
-    """Return the ids of environments that begin with what was typed."""
-    from agentrl.registry import registry
-
-    return [id for id in registry if id.startswith(incomplete)]
 
 
 EnvId = Annotated[

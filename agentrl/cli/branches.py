@@ -7,11 +7,19 @@ from typing import Annotated
 import typer
 
 from agentrl.cli.arguments import JsonFlag
+from agentrl.cli.completion import complete_run
 from agentrl.cli.console import show_json, show_table, show_text
 
 
 def branches(
-    run: Annotated[Path, typer.Argument(metavar="RUN_FOLDER", help="Run folder.")],
+    run: Annotated[
+        Path,
+        typer.Argument(
+            autocompletion=complete_run,
+            metavar="RUN_FOLDER",
+            help="Run folder.",
+        ),
+    ],
     *,
     task: Annotated[str | None, typer.Option(help="Show only this task.")] = None,
     step: Annotated[int | None, typer.Option(min=1, help="Show only this step.")] = None,

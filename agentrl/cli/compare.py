@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from agentrl.cli.arguments import JsonFlag
+from agentrl.cli.completion import complete_run
 from agentrl.cli.console import show_json, show_table, show_text
 
 
@@ -14,10 +15,17 @@ def compare(
     a: Annotated[
         Path,
         typer.Argument(
-            metavar="A", help="Baseline: a run folder, an evaluation folder, or a report file."
+            metavar="A",
+            autocompletion=complete_run,
+            help="Baseline: a run folder, an evaluation folder, or a report file.",
         ),
     ],
-    b: Annotated[Path, typer.Argument(metavar="B", help="Candidate: the same kinds of path as A.")],
+    b: Annotated[
+        Path,
+        typer.Argument(
+            autocompletion=complete_run, metavar="B", help="Candidate: the same kinds of path as A."
+        ),
+    ],
     *,
     which: Annotated[
         str, typer.Option(help="Evaluation to read from a run: after, before, or step-N.")

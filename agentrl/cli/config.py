@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from agentrl.cli.arguments import ConfigFile, JsonFlag, Overrides
+from agentrl.cli.completion import complete_key
 from agentrl.cli.console import show_json, show_text
 from agentrl.errors import ConfigError
 
@@ -13,7 +14,13 @@ app = typer.Typer(help="Explain config keys and print resolved configs.")
 
 @app.command("explain")
 def explain(
-    key: Annotated[str, typer.Argument(help="Dotted key; all keys by default.")] = "",
+    key: Annotated[
+        str,
+        typer.Argument(
+            autocompletion=complete_key,
+            help="Dotted key; all keys by default.",
+        ),
+    ] = "",
     *,
     markdown: Annotated[
         bool, typer.Option(show_default=False, help="Print all keys as Markdown tables.")

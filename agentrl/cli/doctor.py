@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from agentrl.cli.arguments import JsonFlag, Overrides, check_writable
+from agentrl.cli.completion import complete_config
 from agentrl.cli.console import out, show_json, show_table, show_text
 from agentrl.errors import ConfigError
 
@@ -20,7 +21,11 @@ STYLES = {"passed": "green", "failed": "red", "skipped": "yellow"}
 def doctor(
     config_file: Annotated[
         Path | None,
-        typer.Argument(metavar="[CONFIG]", help="Check whether this machine can run this config."),
+        typer.Argument(
+            autocompletion=complete_config,
+            metavar="[CONFIG]",
+            help="Check whether this machine can run this config.",
+        ),
     ] = None,
     overrides: Overrides = None,
     *,

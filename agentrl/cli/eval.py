@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from agentrl.cli.arguments import JsonFlag, Overrides
+from agentrl.cli.completion import complete_config_or_run
 from agentrl.cli.console import err, show_json, show_table, show_text
 from agentrl.cli.progress import watch
 from agentrl.errors import ConfigError
@@ -14,7 +15,12 @@ from agentrl.runtime.extras import check_installed
 
 def evaluate(
     target: Annotated[
-        Path, typer.Argument(metavar="CONFIG|RUN", help="Config file, or run folder.")
+        Path,
+        typer.Argument(
+            autocompletion=complete_config_or_run,
+            metavar="CONFIG|RUN",
+            help="Config file, or run folder.",
+        ),
     ],
     overrides: Overrides = None,
     *,

@@ -5,11 +5,19 @@ from typing import Annotated, Literal
 
 import typer
 
+from agentrl.cli.completion import complete_run
 from agentrl.cli.console import err, show_text
 
 
 def export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
+    run: Annotated[
+        Path,
+        typer.Argument(
+            autocompletion=complete_run,
+            metavar="RUN",
+            help="Run folder.",
+        ),
+    ],
     *,
     to: Annotated[
         Literal["jsonl", "hf", "atif"],

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from agentrl.cli.completion import complete_run
 from agentrl.cli.console import err, show_text
 
 PORT = 8765
@@ -17,7 +18,11 @@ MOST_RUNS = 2
 def view(
     runs: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN_FOLDER...", help="Run folder; two are shown side by side."),
+        typer.Argument(
+            autocompletion=complete_run,
+            metavar="RUN_FOLDER...",
+            help="Run folder; two are shown side by side.",
+        ),
     ],
     *,
     output: Annotated[

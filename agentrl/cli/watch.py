@@ -8,11 +8,19 @@ from typing import Annotated
 import typer
 
 from agentrl.cli.arguments import JsonFlag
+from agentrl.cli.completion import complete_run
 from agentrl.cli.console import out, show_json
 
 
 def watch(
-    run: Annotated[Path, typer.Argument(metavar="RUN_FOLDER", help="Run folder.")],
+    run: Annotated[
+        Path,
+        typer.Argument(
+            autocompletion=complete_run,
+            metavar="RUN_FOLDER",
+            help="Run folder.",
+        ),
+    ],
     *,
     once: Annotated[
         bool, typer.Option(show_default=False, help="Print one frame and exit.")

@@ -1,4 +1,4 @@
-"""Grading apart: what an episode left behind is judged where the episode never was.
+"""Isolated grading: what an episode left behind is judged where the episode never was.
 
     episode's session ──collect──► Artefacts ──grade_calls──► Grade
                                     │    ▲         │  a fresh session per test runs the artefacts

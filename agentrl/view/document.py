@@ -6,6 +6,7 @@ import time
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, cast
 
 from agentrl.evaluation.reports import REPORT
@@ -83,6 +84,7 @@ def page(
 
     It opens from disk and asks nobody for anything. Runs share the room that stories have.
     """
+    names = name_runs(sources)
     stories: list[str] = []
     parts: list[str] = []
     for number, source in enumerate(sources):
@@ -101,12 +103,10 @@ def page(
                 f"which {chunks.limit_bytes / 2**20:,.0f} MiB had no room; groups at even "
                 "distances have theirs (--step, --serve)"
             )
-        index = build_index(source, rows, chunks.places, left_out)
+        index = build_index(source, rows, chunks.places, left_out, name=names[number])
         parts.append(_script(f"{prefix}index", pack(dump(index))))
         stories += [_script(f"{prefix}chunk-{at}", one) for at, one in chunks.packed.items()]
-    head, tail = build_shell(
-        " and ".join(map(name_run, sources)), runs=len(sources), is_served=False
-    )
+    head, tail = build_shell(" and ".join(names), runs=len(sources), is_served=False)
     yield head
     yield from parts
     # It draws now, before the stories have been read.
@@ -115,10 +115,22 @@ def page(
     yield tail
 
 
-def name_run(source: RunReader) -> str:
-    """Return the name of a run, without secrets."""
-    run: dict[str, Any] = source.config.get("run") or {}
-    return source.redaction.text(str(run.get("name") or source.folder.resolve().name))
+def name_runs(sources: Sequence[RunReader]) -> list[str]:
+    """Return the names of runs, without secrets; those of one name with what their paths differ in.
+
+    The folder says it, or the folder above where that one is the same, and so on.
+    """
+    folders = [source.folder.resolve() for source in sources]
+    configs: list[dict[str, Any]] = [source.config.get("run") or {} for source in sources]
+    names = [
+        str(config.get("name") or folder.name)
+        for config, folder in zip(configs, folders, strict=True)
+    ]
+    if len(set(names)) < len(names) and len(set(folders)) == len(folders):
+        depth = next(n for n in count(1) if len({f.parts[-n:] for f in folders}) == len(folders))
+        tails = ["/".join(folder.parts[-depth:]) for folder in folders]
+        names = [f"{name} ({tail})" for name, tail in zip(names, tails, strict=True)]
+    return [source.redaction.text(name) for source, name in zip(sources, names, strict=True)]
 
 
 def build_index(
@@ -126,13 +138,15 @@ def build_index(
     rows: Sequence[GroupRow],
     places: dict[int, int],
     left_out: Sequence[str],
+    *,
+    name: str,
 ) -> dict[str, Any]:
     """Return everything but the stories."""
     run: dict[str, Any] = source.config.get("run") or {}
     hide = source.redaction
     return {
         "run": {
-            "name": name_run(source),
+            "name": name,
             "env": hide.text(str((source.config.get("env") or {}).get("id", ""))),
             "steps": run.get("steps"),
             "config": hide.text(source.config_text),

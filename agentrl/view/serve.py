@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from agentrl.errors import ConfigError
 from agentrl.store.reader import GroupIndexRow
-from agentrl.view.document import build_index, dump, name_run
+from agentrl.view.document import build_index, dump, name_runs
 from agentrl.view.group_choice import StepRange
 from agentrl.view.index import GroupRow
 from agentrl.view.live import build_live_state
@@ -47,7 +47,8 @@ _HEADERS = {
 class LiveRun:
     """A run as it is now; what cannot change any more is read once. May be used by any thread."""
 
-    def __init__(self, source: RunReader, *, steps: StepRange) -> None:
+    def __init__(self, source: RunReader, *, steps: StepRange, name: str = "") -> None:
+        self.name = name or name_runs([source])[0]
         self._source = source
         self._steps = steps
         self._lock = Lock()
@@ -58,10 +59,6 @@ class LiveRun:
         """Of the latest index: another one for another index."""
         self._watch = RunMonitor(source)
         self._looked: tuple[float, str] | None = None
-
-    @property
-    def name(self) -> str:
-        return name_run(self._source)
 
     def index(self) -> str:
         """Return the tables as JSON."""
@@ -105,7 +102,8 @@ class LiveRun:
                 self._rows[one.id] = (one, page.row, page.has_story)
         rows = [self._rows[one.id] for one in facts]
         places = {row.id: row.id for _, row, has_story in rows if has_story}
-        return dump(build_index(self._source, [row for _, row, _ in rows], places, []))
+        own_rows = [row for _, row, _ in rows]
+        return dump(build_index(self._source, own_rows, places, [], name=self.name))
 
 
 def build_app(runs: Sequence[LiveRun], *, token: str) -> "Starlette":
@@ -196,7 +194,12 @@ def serve(
                 "--port, or 0 for any"
             ) from error
         listening.listen()  # before it is announced: nobody else can have the port any more
-        app = build_app([LiveRun(source, steps=steps) for source in sources], token=token)
+        names = name_runs(sources)
+        lives = [
+            LiveRun(source, steps=steps, name=name)
+            for source, name in zip(sources, names, strict=True)
+        ]
+        app = build_app(lives, token=token)
         config = uvicorn.Config(app, log_level="warning", access_log=False)
         announce(f"http://{HOST}:{listening.getsockname()[1]}/?token={token}")
         uvicorn.Server(config).run(sockets=[listening])

@@ -83,7 +83,7 @@ export function makeCompare({ runs, place, look }) {
             h(
               "h2",
               {},
-              h("a", { href: addressOf("trajectory", [[which, told.id]]) }, isTwo && h("span", { class: `run-${which}` }, `${visible(runs[which].index.run.name)}, `), `group ${story.id}, trajectory ${told.sample}`),
+              h("a", { href: addressOf("trajectory", [[which, told.id]]), class: isTwo && `run-${which}` }, isTwo && `${visible(runs[which].index.run.name)}, `, `group ${story.id}, trajectory ${told.sample}`),
               h("span", { class: "muted" }, ` reward ${number(told.reward)}`),
             ),
             look.isTokens

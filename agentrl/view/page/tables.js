@@ -234,12 +234,13 @@ export function makeTasks({ runs, place, onAddress }) {
     return before === null || after === null ? null : after - before;
   };
   const nameOf = (run) => h("span", { class: `clip run-${run.number}` }, visible(run.index.run.name));
+  const stepOf = (run) => h("span", { class: `run-${run.number}` }, "Step");
   const asked = (pair) => one.index.groups.prompt[pairs[pair][0]] || one.index.groups.task[pairs[pair][0]];
   const figure = (key, name, width, value, cell = (pair) => number(value(pair))) => ({ key, name, width, isNumber: true, value, cell });
   const columnsOf = () => [
     { key: "task", name: "Task", width: "minmax(120px, 1fr)", cell: (pair) => clip(visible(asked(pair)), asked(pair)), value: asked },
-    { ...figure("step", "Step", "56px", (pair) => one.index.groups.step[pairs[pair][0]]), isExtra: true, title: "In the first run" },
-    { ...figure("step2", "Step", "56px", (pair) => other.index.groups.step[pairs[pair][1]]), isExtra: true, title: "In the second run" },
+    { ...figure("step", stepOf(one), "56px", (pair) => one.index.groups.step[pairs[pair][0]]), isExtra: true, title: "In the first run" },
+    { ...figure("step2", stepOf(other), "56px", (pair) => other.index.groups.step[pairs[pair][1]]), isExtra: true, title: "In the second run" },
     { ...figure("first", nameOf(one), "minmax(60px, 120px)", (pair) => rewardOf(one, pairs[pair][0])), title: "Mean reward" },
     { ...figure("second", nameOf(other), "minmax(60px, 120px)", (pair) => rewardOf(other, pairs[pair][1])), title: "Mean reward" },
     figure("gain", "Gain", "72px", gain, (pair) => signed(gain(pair))),

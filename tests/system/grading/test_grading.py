@@ -1,4 +1,4 @@
-"""Grading apart: what counts as equal, what is collected, and what no graded program can do.
+"""Isolated grading: what counts as equal, what is collected, and what no graded program can do.
 
 Every attack runs in real sessions against an answer nobody can guess. The search for that answer is
 first seen to find it where it is planted.

@@ -33,6 +33,7 @@ def test_filters_are_read_from_the_address_and_written_to_it(view: "Page") -> No
     view.select_option("[aria-label='Outcome']", "")
     for place, words in (
         ("reward=1..", "18 of 40 trajectories"),
+        ("reward=1..1", "18 of 40 trajectories"),  # both ends are in it
         ("reward=0..0.5", "20 of 40 trajectories"),  # those that failed have none
         ("tool=multiply&step=2..2", "16 of 40 trajectories"),
         ("tool=divide", "0 of 40 trajectories"),

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from agentrl.cli.app import app
 from agentrl.errors import ConfigError
+from agentrl.view.document import name_runs
 from agentrl.view.group_choice import StepRange
 from agentrl.view.run_reader import RunReader
 from agentrl.view.serve import LiveRun, build_app
@@ -104,3 +105,15 @@ def test_the_command_takes_one_run_or_two(runs: list[Path], tmp_path: Path) -> N
     result = CliRunner().invoke(app, ["view", *map(str, [*runs, runs[0]]), *options])
     assert isinstance(result.exception, ConfigError)
     assert "3 run folders are given" in str(result.exception)
+
+
+def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+    folders = [tmp_path / "a" / "run", tmp_path / "b" / "run", tmp_path / "a" / "other"]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        (folder / "config.yaml").write_text("run: {name: same}\n")
+    with RunReader(folders[0]) as one, RunReader(folders[1]) as two, RunReader(folders[2]) as three:
+        assert name_runs([one, two]) == ["same (a/run)", "same (b/run)"]
+        assert name_runs([one, three]) == ["same (run)", "same (other)"]
+        assert name_runs([one]) == ["same"]
+        assert name_runs([one, one]) == ["same", "same"]
