@@ -46,7 +46,7 @@ export CHECK
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv dev quickstart test test-all test-nightly fuzz check format docs lock wheels bench bench-quick $(BENCHMARKS:%=bench-%) clean
+.PHONY: help venv dev quickstart test test-all test-nightly fuzz check format docs lock wheels release bench bench-quick $(BENCHMARKS:%=bench-%) clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -111,6 +111,9 @@ docs: $(DOCS_STAMP) ## Build the documentation in build/docs; every warning is a
 
 lock: ## Write uv.lock with the versions of constraints.txt; needs uv
 	$(PYTHON) .ci/lock.py
+
+release: dev ## Make packages, an image, a commit and a tag: make release VERSION=0.2.0 OPTIONS=--dry-run
+	$(BIN)/python .ci/release.py $(VERSION) $(OPTIONS)
 
 wheels: venv ## Fetch what a container image is made of, for hosts whose containers reach no index
 	rm -rf wheels
