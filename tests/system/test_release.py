@@ -110,6 +110,11 @@ def test_a_release_that_ends_early_changes_nothing(
     def end(*words: object, **_: object) -> None:
         raise Killed
 
+    def skip(agentrl: Path, folder: Path, version: str) -> None: ...
+
+    def no_install(wheel: Path, venv: Path) -> Path:
+        return venv
+
     def build(clone: Path, folder: Path) -> list[Path]:
         wheel = folder / "packages1" / "agentrl.whl"
         wheel.parent.mkdir()
@@ -119,10 +124,12 @@ def test_a_release_that_ends_early_changes_nothing(
     run = script.run
 
     def run_until_tag(*words: str | Path, **more: object) -> str:
-        return end() or "" if words[1] == "update-ref" else run(*words, **more)
+        if words[1] == "update-ref":
+            raise Killed
+        return run(*words, **more)
 
     monkeypatch.setattr(script, "build_twice", build)
-    monkeypatch.setattr(script, "try_wheel", lambda *_: None)
+    monkeypatch.setattr(script, "try_wheel", skip)
     if point == "update-ref":
         monkeypatch.setattr(script, "run", run_until_tag)
     elif point != "dry":
@@ -131,7 +138,7 @@ def test_a_release_that_ends_early_changes_nothing(
     ends = {"dry_run": True} if point == "dry" else {}
 
     def make() -> None:
-        script.release(checkout, "7.1.0", image=None, install=lambda *_: Path(), **ends)
+        script.release(checkout, "7.1.0", image=None, install=no_install, **ends)
 
     if point == "dry":
         make()
