@@ -9,6 +9,7 @@ DOCS_STAMP := $(VENV)/.installed-docs
 # pip compiles what it installs in one process, a minute of it. IMPORT compiles what training imports,
 # and COMPILE all, in a process per core, but for files that are written for a newer Python.
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt
+WHEELS := $(BIN)/python -m pip download -q --disable-pip-version-check -c constraints.txt --dest wheels
 IMPORT := $(BIN)/python -W ignore -c
 COMPILE := @$(BIN)/python -W ignore -m compileall -qq -j 0 $(VENV)/lib agentrl envs sandbox tools || true
 # Set in some images: each process would compile every module that it imports anew.
@@ -30,7 +31,7 @@ QUICK ?=
 # How long `make fuzz` goes on, in seconds.
 FUZZ_S ?= 600
 
-BENCHMARKS := $(filter-out commands curve harness letters made_run measure method_rows methods plan_gpu plan_published pretrained quick real_shape samplers shapes soak staleness sums ui_s1 vlm_step vs_trl,$(basename $(notdir $(wildcard benchmarks/*.py))))
+BENCHMARKS := $(filter-out commands curve harness letters made_run measure method_rows methods plan_gpu plan_published pretrained quick real_shape samplers shapes soak staleness start sums ui_s1 vlm_step vs_trl,$(basename $(notdir $(wildcard benchmarks/*.py))))
 
 # What an installation needs, said before it begins.
 define CHECK
@@ -45,7 +46,7 @@ export CHECK
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv dev quickstart test test-all test-nightly fuzz check format docs lock bench bench-quick $(BENCHMARKS:%=bench-%) clean
+.PHONY: help venv dev quickstart test test-all test-nightly fuzz check format docs lock wheels release bench bench-quick $(BENCHMARKS:%=bench-%) clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -111,6 +112,14 @@ docs: $(DOCS_STAMP) ## Build the documentation in build/docs; every warning is a
 lock: ## Write uv.lock with the versions of constraints.txt; needs uv
 	$(PYTHON) .ci/lock.py
 
+release: dev ## Make packages, an image, a commit and a tag: make release VERSION=0.2.0 OPTIONS=--dry-run
+	$(BIN)/python .ci/release.py $(VERSION) $(OPTIONS)
+
+wheels: venv ## Fetch what a container image is made of, for hosts whose containers reach no index
+	rm -rf wheels
+	$(WHEELS) pip hatchling torch '.[train]' --group reasoning
+	$(WHEELS) --no-deps reasoning-gym
+
 bench: $(BENCHMARKS:%=bench-%) ## Run every benchmark, reports go to runs/bench
 
 $(BENCHMARKS:%=bench-%): bench-%: dev
@@ -121,5 +130,5 @@ bench-quick: dev ## Run the benchmarks of benchmarks/rows.json small, with their
 	$(BIN)/python -m benchmarks.quick $(QUICK)
 
 clean: ## Remove the venv, builds and caches; runs/ stays
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist wheels .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
