@@ -92,11 +92,11 @@ class LocalEngine(InProcessEngine):
         """Copy the model's weights; the cache is reserved now and touched when used.
 
         `prefill_tokens` bounds what one step computes of new prompts, so that a long one does not
-        hold up the others. Up to `draft_tokens` of a request are guessed and computed at once,
-        which changes no token (see `ngram_drafts`). `decode` turns token ids into text and is needed for stop strings.
-        `device` and `dtype` are the model's unless given. `threads` sets torch's own, which belong
-        to the whole process; with more than one, bits may depend on the batch. With `images`, a
-        model that sees takes requests that show some.
+        hold up the others. A step computes up to `draft_tokens` guessed tokens of each request,
+        which changes no sampled token (see `ngram_drafts`). `decode` turns token ids into text and
+        is needed for stop strings. `device` and `dtype` are the model's unless given. `threads`
+        sets torch's own, which belong to the whole process; with more than one, bits may depend on
+        the batch. With `images`, a model that sees takes requests that show some.
         """
         for name, value in (("slots", slots), ("context_tokens", context_tokens)):
             if value < 1:
@@ -287,7 +287,7 @@ class LocalEngine(InProcessEngine):
         return shares
 
     def _draft(self, flight: AnyFlight, room: int) -> list[int]:
-        """Return the tokens that are guessed to follow; none where guesses are mostly wrong."""
+        """Return the tokens guessed to follow; none where guesses are mostly wrong."""
         if not self._draft_tokens or isinstance(flight, InflightScoreRequest) or flight.sight:
             return []
         left = flight.max_tokens - len(flight.logprobs) - 1

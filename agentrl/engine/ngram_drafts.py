@@ -1,12 +1,12 @@
 """Drafts of a request's next tokens: what followed the same tokens before, here or in another one.
 
-The engine computes a draft in one pass with the last sampled token, and draws a token at every place
-with that place's own noise. It keeps what it draws up to the first token that is not the drafted one.
-So a draft changes how many steps a turn takes, and no token of it. For drafts of one certain token
-this accepts as often as rejection sampling does: with the probability of that token.
+The engine computes a draft in one pass with the last sampled token and samples every place with
+that place's own noise. It keeps the samples up to the first that is not the drafted token. A draft
+changes the number of steps of a turn and no token of it; a drafted token is accepted with its
+probability, as often as rejection sampling accepts a draft that is one certain token.
 
-The table outlives its requests: the second time a task is played, or beside its siblings, it knows
-how the text went on. What it holds never has to be right.
+The table outlives its requests. The second time a task is played, and beside a request's siblings,
+it knows how the text went on. An entry that is wrong, or of another text, costs time and no more.
 """
 
 import math
@@ -55,7 +55,7 @@ class NgramDrafts:
         guesses: list[int] = []
         while len(guesses) < count:
             token = self._find(tail)
-            # What stands for an image is never sampled.
+            # A negative token stands for an image and is never sampled.
             if token is None or token < 0:
                 break
             guesses.append(token)
