@@ -6,8 +6,8 @@ measured. All four sample exactly the new policy's distribution: SPEC-RL's draft
 `rollout.drafts={leniency: 1, residual: true}`, which accept a token of the first epoch with
 probability min(1, p / q); n-gram drafts (`engine.draft_tokens: 8`) change no token.
 
-Without `--model FOLDER` it is a random model, whose text repeats nothing: n-gram drafts gain
-nothing there, and the ratio says what they cost.
+Prompts are random tokens, so the text repeats little and is hard to guess: the worst case of
+drafts. Without `--model FOLDER` it is a random model; the ratio says what drafts cost there.
 """
 
 import asyncio
@@ -145,10 +145,7 @@ def main() -> None:
     for name, measured in runs.items():
         bench.rate(f"second epoch, {name}", measured, unit="tokens")
     for name in list(ways)[1:]:
-        goal = 1.5 if given.model and name == "SPEC-RL and n-grams" else None
-        bench.ratio(
-            f"second epoch, {name} to off", runs[name], runs["off"], peer="no drafts", goal=goal
-        )
+        bench.ratio(f"second epoch, {name} to off", runs[name], runs["off"], peer="no drafts")
     bench.finish()
 
 
