@@ -13,6 +13,12 @@ every contender, in turns with the others:
 - *new weights*: from a state dict in the trainer's process to the answer with the first token under
   it, after a prompt of 64.
 
+`--model FOLDER` measures a model of that folder instead, float32: the same requests with lengths of
+mean 16 (`--mean`) and at most 64 (`--longest`), after prompts of 300 tokens that eight requests
+share. A round of SmolLM2-135M takes about six CPU minutes. It has rows of gen32 and gen96 alone,
+and two more: the share of our engine's time that its matrix products take alone (`roof.py`), and
+the prompt tokens that it computed.
+
 vLLM and `ours, own process` answer from a process of their own, over a socket, and get weights
 through shared memory: what they cost includes that. `ours` is the engine in the process that asks,
 as transformers' two are. Continuous batching has no call for new weights, so it is stopped, given
@@ -23,78 +29,97 @@ second are compared with a plain forward pass; a difference beyond 1e-4 of ours 
 vLLM is that of `--vllm-python`; without one its rows are missing, and a note says so.
 """
 
+import json
 import os
 import subprocess
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 import torch
+from transformers import AutoConfig
 
 from benchmarks import samplers
-from benchmarks.harness import Benchmark, Contender, Measurement, Run, parser
-from benchmarks.samplers import (
-    LONGEST,
-    PROMPT_TOKENS,
-    SLOTS,
-    VOCABULARY,
-    Job,
-    Kind,
-    Sampled,
-    Sampler,
-    policy,
-    sampler,
-)
+from benchmarks.harness import Benchmark, Contender, Measurement, Run, parser, positive
+from benchmarks.roof import ProductRoof, StepSizes, step_sizes
+from benchmarks.samplers import SLOTS, Job, Kind, Sampled, Sampler, Workload, sampler
 
 TOLERANCE_NATS = 1e-4
 LONG_PROMPT_TOKENS = 512
 REPEATS = 8
 """First tokens, and loads, of one run."""
+TIMEOUT_S = 1200.0
 VLLM_PYTHON = Path(".bench/vllm/bin/python")
 THREADS = {"OMP_NUM_THREADS": "1"}
 
 
-def jobs(count: int, longest: int = LONGEST) -> list[Job]:
+def jobs(workload: Workload, count: int) -> list[Job]:
     """Return the first requests of the workload."""
     rng = np.random.default_rng(0)
     sigma = 1.2
-    lengths = rng.lognormal(np.log(128) - sigma**2 / 2, sigma, count)
-    prompts = rng.integers(0, VOCABULARY, (count, PROMPT_TOKENS))
+    lengths = rng.lognormal(np.log(workload.mean) - sigma**2 / 2, sigma, count)
+    groups = -(-count // workload.group_size)
+    prompts = rng.integers(0, workload.vocabulary, (groups, workload.prompt_tokens))
     # The tail is what the workload is about, so however few are drawn, one is of the longest.
-    lengths[0] = longest
+    lengths[0] = workload.longest
     return [
         Job(tuple(prompt), int(length))
-        for prompt, length in zip(prompts.tolist(), np.clip(lengths, 1, longest), strict=True)
+        for prompt, length in zip(
+            prompts.repeat(workload.group_size, 0)[:count].tolist(),
+            np.clip(lengths, 1, workload.longest),
+            strict=True,
+        )
     ]
 
 
-def singles(count: int, prompt_tokens: int) -> list[Job]:
+def singles(workload: Workload, count: int, prompt_tokens: int) -> list[Job]:
     """Return requests for one token each, after prompts that are in no other workload."""
-    prompts = np.random.default_rng(1).integers(0, VOCABULARY, (count, prompt_tokens))
+    prompts = np.random.default_rng(1).integers(0, workload.vocabulary, (count, prompt_tokens))
     return [Job(tuple(prompt), 1) for prompt in prompts.tolist()]
 
 
-def set_up_work(kind: Kind, folder: Path, python: str, *, count: int, longest: int) -> Run:
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One contender: who samples, what, and where it leaves what else it has to say."""
+
+    kind: Kind
+    workload: Workload
+    folder: Path
+    python: str
+
+    def open(self) -> Sampler:
+        """Return the sampler."""
+        return sampler(self.kind, self.workload, self.folder, self.python)
+
+
+def set_up_work(setting: Setting, *, count: int) -> Run:
     """Get ready to sample the first `count` requests; the work is the useful tokens."""
-    made = sampler(kind, folder, python)
-    if kind != "generate" and not gap_file(folder, kind).exists():
-        check_exactness(made, kind, folder)
-    made.sample(jobs(SLOTS, longest=8))
-    work = jobs(count, longest)
+    made, workload = setting.open(), setting.workload
+    if setting.kind != "generate" and not gap_file(setting).exists():
+        check_exactness(made, setting)
+    made.sample(jobs(replace(workload, longest=8), SLOTS))
+    work = jobs(workload, count)
 
     def run() -> float:
-        return sum(len(reply.tokens) for reply in made.sample(work))
+        with step_sizes() as sizes:
+            tokens = sum(len(reply.tokens) for reply in made.sample(work))
+        if setting.kind == "ours" and count == 96:
+            load = [[*size, steps] for size, steps in sizes.items()]
+            load_file(setting.folder).write_text(json.dumps(load))
+        return tokens
 
     return run
 
 
-def set_up_first_token(kind: Kind, folder: Path, python: str) -> Run:
+def set_up_first_token(setting: Setting) -> Run:
     """Get ready to ask for first tokens, one after the other."""
-    made = sampler(kind, folder, python)
-    warm, *work = singles(REPEATS + 1, LONG_PROMPT_TOKENS)
+    made = setting.open()
+    warm, *work = singles(setting.workload, REPEATS + 1, LONG_PROMPT_TOKENS)
     made.sample([warm])
 
     def run() -> float:
@@ -103,11 +128,11 @@ def set_up_first_token(kind: Kind, folder: Path, python: str) -> Run:
     return run
 
 
-def set_up_new_weights(kind: Kind, folder: Path, python: str) -> Run:
+def set_up_new_weights(setting: Setting) -> Run:
     """Get ready to load two policies in turn, each with a first token after it."""
-    made = sampler(kind, folder, python)
-    weights = [policy(seed).state_dict() for seed in (1, 2)]
-    warm, *work = singles(REPEATS + 1, PROMPT_TOKENS)
+    made, workload = setting.open(), setting.workload
+    weights = [workload.policy(seed).state_dict() for seed in (1, 2)]
+    warm, *work = singles(workload, REPEATS + 1, workload.prompt_tokens)
     made.load(weights[1])
     made.sample([warm])
 
@@ -132,43 +157,54 @@ def worst_gap_nats(model: Any, work: Sequence[Job], replies: Sequence[Sampled]) 
     return worst
 
 
-def gap_file(folder: Path, kind: Kind) -> Path:
+def gap_file(setting: Setting) -> Path:
     """Return the file in which a contender leaves how exact it is."""
-    return folder / f"{kind}.gap"
+    return setting.folder / f"{setting.kind}.gap"
 
 
-def check_exactness(made: Sampler, kind: Kind, folder: Path) -> None:
+def load_file(folder: Path) -> Path:
+    """Return the file in which our engine leaves what it computed for the 96 requests."""
+    return folder / "load.json"
+
+
+def check_exactness(made: Sampler, setting: Setting) -> None:
     """Write down how exact log-probs are, also after a load; `SystemExit` where ours are not."""
-    work, models = jobs(SLOTS, longest=100), [policy(), policy(1)]
-    gap = worst_gap_nats(models[0], work, made.sample(work))
-    made.load(models[1].state_dict())
-    gap = max(gap, worst_gap_nats(models[1], work, made.sample(work)))
-    made.load(models[0].state_dict())
-    gap_file(folder, kind).write_text(str(gap))
-    if gap > TOLERANCE_NATS and kind.startswith("ours"):
+    most = 32 if setting.workload.model else 100
+    workload = replace(setting.workload, longest=min(most, setting.workload.longest))
+    work = jobs(workload, 8 if workload.model else SLOTS)
+    gaps: list[float] = []
+    for seed in (0, 1):
+        model = workload.policy(seed)
+        if seed:
+            made.load(model.state_dict())
+        gaps.append(worst_gap_nats(model, work, made.sample(work)))
+    made.load(workload.policy().state_dict())
+    gap = max(gaps)
+    gap_file(setting).write_text(str(gap))
+    if gap > TOLERANCE_NATS and setting.kind.startswith("ours"):
         raise SystemExit(f"log-probs differ by {gap} nats; speed is not measured")
 
 
 def contenders(
-    kinds: Sequence[Kind], folder: Path, python: str, quick: bool
+    kinds: Sequence[Kind], workload: Workload, folder: Path, python: str
 ) -> dict[str, Contender]:
     """Return who is measured, each in a process of its own."""
-    longest = 100 if quick else LONGEST
     made: dict[str, Any] = {}
     for kind in kinds:
         count = 32 if kind == "generate" else 96
-        given = (kind, folder, python)
-        made[f"gen{count}, {kind}"] = partial(set_up_work, *given, count=count, longest=longest)
-        made[f"first token, {kind}"] = partial(set_up_first_token, *given)
-        made[f"new weights, {kind}"] = partial(set_up_new_weights, *given)
-    made["gen32, ours"] = partial(set_up_work, "ours", folder, python, count=32, longest=longest)
+        setting = Setting(kind, workload, folder, python)
+        made[f"gen{count}, {kind}"] = partial(set_up_work, setting, count=count)
+        if workload.model is None:
+            made[f"first token, {kind}"] = partial(set_up_first_token, setting)
+            made[f"new weights, {kind}"] = partial(set_up_new_weights, setting)
+    made["gen32, ours"] = partial(set_up_work, Setting("ours", workload, folder, python), count=32)
     return {
-        name: Contender(set_up=set_up, own_process=True, environ=THREADS)
+        name: Contender(set_up=set_up, own_process=True, environ=THREADS, timeout_s=TIMEOUT_S)
         for name, set_up in made.items()
     }
 
 
-def state(bench: Benchmark, runs: dict[str, list[Measurement]]) -> None:
+def state(bench: Benchmark, workload: Workload, runs: dict[str, list[Measurement]]) -> None:
     """State the rows, each by the clock and by the CPU, which a busy neighbour disturbs less."""
     for name, measured in runs.items():
         if name.startswith("gen"):
@@ -183,17 +219,52 @@ def state(bench: Benchmark, runs: dict[str, list[Measurement]]) -> None:
         ours,
         runs["gen96, continuous batching"],
         peer="transformers continuous batching",
-        goal=2.5,
+        goal=1.3 if workload.model else 2.5,
     )
     bench.ratio(
         "gen32, ours to generate",
         runs["gen32, ours"],
         runs["gen32, generate"],
         peer="model.generate, static batch of 32",
-        goal=10,
+        goal=1.3 if workload.model else 10,
     )
     if theirs := runs.get("gen96, vLLM"):
-        bench.ratio("gen96, ours to vLLM", served, theirs, peer="vLLM, each in its own process")
+        bench.ratio(
+            "gen96, ours to vLLM",
+            served,
+            theirs,
+            peer="vLLM, each in its own process",
+            goal=1.3 if workload.model else None,
+        )
+
+
+def state_roof(
+    bench: Benchmark, workload: Workload, folder: Path, runs: Sequence[Measurement]
+) -> None:
+    """State how near the engine is to the machine's own speed, and that it shares prompts."""
+    sizes: StepSizes = Counter()
+    for rows, wanted, steps in json.loads(load_file(folder).read_text()):
+        sizes[rows, wanted] = steps
+    products_cpu_s = ProductRoof(workload.policy()).cpu_s(sizes)
+    bench.middle(
+        "gen96, ours, share of its products' roof",
+        [products_cpu_s / run.cpu_s for run in runs],
+        unit="",
+        peer="the same matrix products alone",
+        goal=0.6,
+    )
+    work = jobs(workload, 96)
+    computed = sum(rows * steps for (rows, _), steps in sizes.items())
+    computed -= sum(job.tokens - 1 for job in work)
+    prompts = len({job.prompt for job in work})
+    bench.row(
+        "gen96, ours, prompt tokens computed",
+        computed,
+        unit="tokens",
+        peer="each prompt once, and the last token of each request",
+        goal=prompts * (workload.prompt_tokens - 1) + len(work),
+        better="lower",
+    )
 
 
 def version_of(python: Path) -> str | None:
@@ -211,9 +282,34 @@ def version_of(python: Path) -> str | None:
     return ran.stdout.strip()
 
 
+def workload_of(model: str | None, quick: bool, *, mean: int, longest: int) -> Workload:
+    """Return the workload of a model folder, or of the tiny model."""
+    if model is None:
+        return Workload(longest=100) if quick else Workload()
+    return Workload(
+        model=model,
+        vocabulary=AutoConfig.from_pretrained(model).get_text_config().vocab_size,
+        prompt_tokens=300,
+        group_size=8,
+        mean=mean,
+        longest=longest,
+    )
+
+
 def main() -> None:
     """Measure, print, write."""
     options = parser(__doc__)
+    options.add_argument(
+        "--model",
+        metavar="FOLDER",
+        help="measure a Llama-like model of this folder, on prompts that groups share",
+    )
+    options.add_argument(
+        "--mean", type=positive, default=16, help="tokens of a request, with --model (default 16)"
+    )
+    options.add_argument(
+        "--longest", type=positive, default=64, help="tokens of one, with --model (default 64)"
+    )
     options.add_argument(
         "--vllm-python",
         type=Path,
@@ -234,21 +330,24 @@ def main() -> None:
         )
     else:
         bench.notes.append(f"vLLM is {version}")
+    workload = workload_of(given.model, bench.quick, mean=given.mean, longest=given.longest)
     with tempfile.TemporaryDirectory(prefix="agentrl-engines-") as made:
         folder, python = Path(made), str(given.vllm_python)
-        samplers.save_policy(folder)
-        runs = bench.compare(contenders(kinds, folder, python, bench.quick))
+        samplers.save_policy(workload, folder)
+        runs = bench.compare(contenders(kinds, workload, folder, python))
         for kind in kinds:
             if kind != "generate":
                 bench.row(
                     f"log-prob error, {kind}",
-                    float(gap_file(folder, kind).read_text()),
+                    float(gap_file(Setting(kind, workload, folder, python)).read_text()),
                     unit="nats",
                     peer="full forward",
                     goal=TOLERANCE_NATS,
                     better="lower",
                 )
-        state(bench, runs)
+        state(bench, workload, runs)
+        if workload.model is not None:
+            state_roof(bench, workload, folder, runs["gen96, ours"])
     bench.finish()
 
 

@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from transformers import GenerationConfig, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    GenerationConfig,
+    PreTrainedModel,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
 from agentrl.chat.tokenizer import train_tokenizer
@@ -20,11 +26,8 @@ from agentrl.engine.spec import EngineSpec
 from agentrl.policy import GenerateRequest
 
 SLOTS = 32
-PROMPT_TOKENS = 64
-LONGEST = 1024
-CONTEXT_TOKENS = PROMPT_TOKENS + LONGEST
 VOCABULARY = 4096
-WAIT_S = 300.0
+WAIT_S = 600.0
 StateDict = Mapping[str, torch.Tensor]
 
 
@@ -44,9 +47,43 @@ class Sampled:
     logprobs: tuple[float, ...]
 
 
-def policy(seed: int = 0) -> PreTrainedModel:
-    """Return the model of a seed, the same in every process."""
-    torch.manual_seed(seed)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """A model, and the sizes of what is asked of it."""
+
+    model: str | None = None
+    """Folder of the model; None for a tiny one with random weights."""
+    vocabulary: int = VOCABULARY
+    prompt_tokens: int = 64
+    group_size: int = 1
+    """Requests with the same prompt."""
+    mean: int = 128
+    longest: int = 1024
+
+    @property
+    def context_tokens(self) -> int:
+        """Return the tokens of the longest request."""
+        return self.prompt_tokens + self.longest
+
+    def policy(self, seed: int = 0) -> PreTrainedModel:
+        """Return the model of a seed, the same in every process."""
+        torch.manual_seed(seed)
+        if self.model is None:
+            return make_policy()
+        policy: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+            self.model, dtype=torch.float32
+        )
+        if seed:
+            with torch.no_grad():
+                for parameter in policy.parameters():
+                    parameter.mul_(1 + 0.01 * torch.randn_like(parameter))
+        # Everybody samples as many tokens as a request asks for.
+        policy.generation_config = GenerationConfig(eos_token_id=None, pad_token_id=0)
+        return policy.eval()
+
+
+def make_policy() -> PreTrainedModel:
+    """Return a tiny model with random weights."""
     config = Qwen3Config(
         vocab_size=VOCABULARY,
         hidden_size=256,
@@ -63,9 +100,9 @@ def policy(seed: int = 0) -> PreTrainedModel:
     return Qwen3ForCausalLM(config).eval()
 
 
-def save_policy(folder: Path) -> None:
+def save_policy(workload: Workload, folder: Path) -> None:
     """Write the model of seed 0 and a tokenizer, which engines in other processes read."""
-    policy().save_pretrained(folder)
+    workload.policy().save_pretrained(folder)
     train_tokenizer(["nobody reads what is sampled here"], vocab_size=300, folder=folder)
 
 
@@ -126,8 +163,9 @@ class Continuous(Sampler):
     best on this workload.
     """
 
-    def __init__(self) -> None:
-        self._model: Any = policy()
+    def __init__(self, workload: Workload) -> None:
+        self._model: Any = workload.policy()
+        self._context_tokens = workload.context_tokens
         self._asked = 0
         self._start()
 
@@ -164,7 +202,7 @@ class Continuous(Sampler):
         )
         settings = ContinuousBatchingConfig(
             page_size=32,
-            num_blocks=SLOTS * CONTEXT_TOKENS // 32 + SLOTS,
+            num_blocks=SLOTS * self._context_tokens // 32 + SLOTS,
             max_batch_tokens=256,
             max_requests_per_batch=SLOTS,
             return_logprobs=True,
@@ -181,8 +219,8 @@ class Continuous(Sampler):
 class Static(Sampler):
     """`model.generate` on one static batch, which runs as long as its longest row."""
 
-    def __init__(self) -> None:
-        self._model: Any = policy()
+    def __init__(self, workload: Workload) -> None:
+        self._model: Any = workload.policy()
 
     def sample(self, work: Sequence[Job]) -> list[Sampled]:
         """Sample a workload whose prompts are of one length; spared log-probs, it returns nan."""
@@ -216,7 +254,7 @@ class Static(Sampler):
 Kind = Literal["ours", "ours, own process", "vLLM", "continuous batching", "generate"]
 
 
-def sampler(kind: Kind, folder: Path, python: str) -> Sampler:
+def sampler(kind: Kind, workload: Workload, folder: Path, python: str) -> Sampler:
     """Return a sampler with the model of seed 0, which `folder` holds, and one thread.
 
     `python` is the interpreter of vLLM's process.
@@ -224,20 +262,30 @@ def sampler(kind: Kind, folder: Path, python: str) -> Sampler:
     torch.set_num_threads(1)
     match kind:
         case "ours":
-            return Ours(
-                LocalEngine(policy(), slots=SLOTS, context_tokens=CONTEXT_TOKENS, threads=1)
-            )
+            return Ours(open_engine(workload))
         case "ours, own process":
-            return Ours(ProcessEngine(_recipe("local", folder), python=sys.executable))
+            recipe = _recipe("local", workload, folder)
+            return Ours(ProcessEngine(recipe, python=sys.executable))
         case "vLLM":
-            return Ours(ProcessEngine(_recipe("vllm", folder), python=python))
+            return Ours(ProcessEngine(_recipe("vllm", workload, folder), python=python))
         case "continuous batching":
-            return Continuous()
+            return Continuous(workload)
         case "generate":
-            return Static()
+            return Static(workload)
 
 
-def _recipe(kind: Literal["local", "vllm"], folder: Path) -> EngineSpec:
+def open_engine(workload: Workload) -> LocalEngine:
+    """Return the local engine with the model of seed 0 and one thread."""
+    return LocalEngine(
+        workload.policy(), slots=SLOTS, context_tokens=workload.context_tokens, threads=1
+    )
+
+
+def _recipe(kind: Literal["local", "vllm"], workload: Workload, folder: Path) -> EngineSpec:
     return EngineSpec(
-        kind=kind, folder=str(folder), slots=SLOTS, context_tokens=CONTEXT_TOKENS, threads=1
+        kind=kind,
+        folder=str(folder),
+        slots=SLOTS,
+        context_tokens=workload.context_tokens,
+        threads=1,
     )

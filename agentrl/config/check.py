@@ -157,6 +157,11 @@ def _check_engines(config: RunConfig) -> Iterator[str]:
             "engine.vllm.adapters is native but learn.lora is not set, so there are no adapters; "
             "remove it, or set learn.lora"
         )
+    if engine.draft_tokens and engine.kind != "local":
+        yield (
+            f"engine.draft_tokens is {engine.draft_tokens} and engine.kind is {engine.kind}, but "
+            "only the local engine drafts tokens by n-grams; set it to 0"
+        )
     yield from _check_vllm(config)
     if engine.kind == "vllm" and engine.vllm.sampler == "vllm":
         least, most = TEMPERATURES

@@ -230,6 +230,9 @@ class EngineSection(ConfigSection):
     """Number of requests decoded concurrently."""
     context_tokens: PositiveInt = 1024
     """Maximum context length: prompt and sampled tokens together."""
+    draft_tokens: int = Field(default=0, ge=0)
+    """Speculative decoding of `local`: maximum number of n-gram draft tokens per step of a request.
+    Changes no sampled token; pays where text repeats, as in later epochs. 0 turns it off."""
     vllm: VllmSection = VllmSection()
     """Resources and options of the `vllm` engine."""
     endpoint: EndpointSection | None = None

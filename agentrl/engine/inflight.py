@@ -21,6 +21,8 @@ class InflightRequest(PartialTurn):
     order: int
     sight: PromptImages | None = None
     noise: int = field(init=False)
+    draft_rate: float = 0.0
+    """How often its guesses have been right of late."""
 
     def __post_init__(self) -> None:
         self.context = list(self.sight.prompt if self.sight else self.request.prompt)

@@ -12,6 +12,7 @@ half its tokens per CPU second to handing the interpreter lock back and forth.
 import asyncio
 from collections import deque
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from transformers import PreTrainedModel
@@ -25,8 +26,9 @@ from agentrl.engine.inflight import InflightRequest
 from agentrl.engine.inflight_scores import InflightScoreRequest
 from agentrl.engine.llama import LlamaDecoder
 from agentrl.engine.llama_shape import shape_of
+from agentrl.engine.ngram_drafts import RATE_STEP, SHARED_RATE_STEP, NgramDrafts, draft_length
 from agentrl.engine.noise import uniforms
-from agentrl.engine.sampling import sample
+from agentrl.engine.sampling import SampledToken, sample
 from agentrl.engine.stopping import Decode
 from agentrl.engine.weights import Weights
 from agentrl.errors import ConfigError, EngineError
@@ -55,6 +57,9 @@ class EngineStatistics:
     scored_tokens: int
     computed_prompt_tokens: int
     """Context tokens computed, those computed again after a load too."""
+    drafted_tokens: int
+    accepted_tokens: int
+    """Drafted tokens that were sampled."""
 
 
 class LocalEngine(InProcessEngine):
@@ -76,6 +81,7 @@ class LocalEngine(InProcessEngine):
         slots: int = 32,
         context_tokens: int = 2048,
         prefill_tokens: int = 256,
+        draft_tokens: int = 0,
         decode: Decode | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -86,14 +92,17 @@ class LocalEngine(InProcessEngine):
         """Copy the model's weights; the cache is reserved now and touched when used.
 
         `prefill_tokens` bounds what one step computes of new prompts, so that a long one does not
-        hold up the others. `decode` turns token ids into text and is needed for stop strings.
-        `device` and `dtype` are the model's unless given. `threads` sets torch's own, which belong
-        to the whole process; with more than one, bits may depend on the batch. With `images`, a
-        model that sees takes requests that show some.
+        hold up the others. A step computes up to `draft_tokens` guessed tokens of each request,
+        which changes no sampled token (see `ngram_drafts`). `decode` turns token ids into text and
+        is needed for stop strings. `device` and `dtype` are the model's unless given. `threads`
+        sets torch's own, which belong to the whole process; with more than one, bits may depend on
+        the batch. With `images`, a model that sees takes requests that show some.
         """
         for name, value in (("slots", slots), ("context_tokens", context_tokens)):
             if value < 1:
                 raise ValueError(f"engine.{name} must be at least 1, got {value}")
+        if draft_tokens < 0:
+            raise ValueError(f"engine.draft_tokens must be at least 0, got {draft_tokens}")
         if prefill_tokens < 1:
             raise ValueError(f"prefill_tokens must be at least 1, got {prefill_tokens}")
         set_batch_invariance()
@@ -111,6 +120,11 @@ class LocalEngine(InProcessEngine):
                 dtype=dtype or model.dtype,
                 images=images,
             )
+        if draft_tokens and not isinstance(self._decoder, LlamaDecoder):
+            raise ConfigError(
+                f"engine.draft_tokens is {draft_tokens}, but {type(model).__name__} is computed by "
+                "its own forward, whose cache cannot forget drafts that are wrong; set it to 0"
+            )
         super().__init__(
             version=version,
             context_tokens=context_tokens,
@@ -122,7 +136,10 @@ class LocalEngine(InProcessEngine):
         self._capacity = capacity
         self._slots = [CacheSlot(index) for index in range(slots)]
         self._waiting: deque[AnyFlight] = deque()
+        self._draft_tokens = draft_tokens
+        self._drafts = NgramDrafts()
         self._steps = self._sampled = self._computed = self._scored = 0
+        self._drafted = self._accepted = 0
 
     async def load(self, weights: Weights, version: int) -> None:
         """Copy new weights (a state dict with Hugging Face names, or a folder of safetensors).
@@ -153,6 +170,8 @@ class LocalEngine(InProcessEngine):
             sampled_tokens=self._sampled,
             scored_tokens=self._scored,
             computed_prompt_tokens=self._computed,
+            drafted_tokens=self._drafted,
+            accepted_tokens=self._accepted,
         )
 
     def count_open_tokens(self) -> int:
@@ -172,7 +191,7 @@ class LocalEngine(InProcessEngine):
         self._seat()
         segments = self._segments()
         logits = self._decoder.forward(segments)
-        due: list[InflightRequest] = []
+        due: list[tuple[CacheSlot, InflightRequest, DecodeSegment]] = []
         rows: list[int] = []
         row = 0
         for segment in segments:
@@ -182,8 +201,8 @@ class LocalEngine(InProcessEngine):
             if isinstance(flight, InflightScoreRequest):
                 self._score(flight, logits[row : row + segment.wanted])
             elif flight is not None:
-                due.append(flight)
-                rows.append(row)
+                due.append((slot, flight, segment))
+                rows.extend(range(row, row + segment.wanted))
             row += segment.wanted
         if due:
             self._sample(due, logits if len(rows) == row else logits[rows])
@@ -211,25 +230,32 @@ class LocalEngine(InProcessEngine):
             slot.flight = flight
             if flight.cached_tokens is None:
                 flight.cached_tokens = prefix_length
+                if isinstance(flight, InflightRequest):
+                    flight.draft_rate = self._drafts.rate
 
     def _segments(self) -> list[DecodeSegment]:
         segments: list[DecodeSegment] = []
         behind: list[tuple[CacheSlot, AnyFlight]] = []
+        current: list[tuple[CacheSlot, AnyFlight]] = []
         for slot in self._slots:
-            if (flight := slot.flight) is None:
-                continue
-            if len(flight.context) - len(slot.held) == 1:
-                start = len(slot.held)
-                logit_count = flight.count_logits(start, 1)
-                segments.append(
-                    DecodeSegment(slot.index, start, flight.context[-1:], logit_count, flight.sight)
-                )
-            else:
-                behind.append((slot, flight))
+            if (flight := slot.flight) is not None:
+                is_current = len(flight.context) - len(slot.held) == 1
+                (current if is_current else behind).append((slot, flight))
+        room = self._capacity.prefill_tokens
+        room -= sum(len(flight.context) - len(slot.held) for slot, flight in behind)
+        for slot, flight in current:
+            start = len(slot.held)
+            draft = self._draft(flight, room)
+            room -= len(draft)
+            tokens = [flight.context[-1], *draft]
+            logit_count = flight.count_logits(start, 1) + len(draft)
+            segments.append(DecodeSegment(slot.index, start, tokens, logit_count, flight.sight))
         for slot, flight, count in self._shares(behind):
             start = len(slot.held)
             tokens = flight.context[start : start + count]
             self._computed += count
+            if self._draft_tokens:
+                self._drafts.learn(flight.context, start, start + count)
             logit_count = flight.count_logits(start, count)
             segments.append(DecodeSegment(slot.index, start, tokens, logit_count, flight.sight))
         return segments
@@ -260,19 +286,65 @@ class LocalEngine(InProcessEngine):
                 shares.append((slot, flight, count))
         return shares
 
-    def _sample(self, due: list[InflightRequest], logits: torch.Tensor) -> None:
-        picks = sample(
-            logits,
-            [flight.request.sampling for flight in due],
-            uniforms([f.noise for f in due], [len(f.context) for f in due]),
-            [flight.request.top_logprobs for flight in due],
-            entropies=any(flight.request.entropies for flight in due),
+    def _draft(self, flight: AnyFlight, room: int) -> list[int]:
+        """Return the tokens guessed to follow; none where guesses are mostly wrong."""
+        if not self._draft_tokens or isinstance(flight, InflightScoreRequest) or flight.sight:
+            return []
+        left = flight.max_tokens - len(flight.logprobs) - 1
+        length = draft_length(flight.draft_rate, min(self._draft_tokens, left, room))
+        return self._drafts.guess(flight.context, length)
+
+    def _sample(
+        self, due: list[tuple[CacheSlot, InflightRequest, DecodeSegment]], logits: torch.Tensor
+    ) -> None:
+        flights = [flight for _, flight, segment in due for _ in range(segment.wanted)]
+        places = [len(f.context) + i for _, f, segment in due for i in range(segment.wanted)]
+        picks = iter(
+            sample(
+                logits,
+                [flight.request.sampling for flight in flights],
+                uniforms([flight.noise for flight in flights], places),
+                [flight.request.top_logprobs for flight in flights],
+                entropies=any(flight.request.entropies for flight in flights),
+            )
         )
-        self._sampled += len(due)
-        for flight, pick in zip(due, picks, strict=True):
+        for slot, flight, segment in due:
+            self._take(slot, flight, segment, list(islice(picks, segment.wanted)))
+
+    def _take(
+        self,
+        slot: CacheSlot,
+        flight: InflightRequest,
+        segment: DecodeSegment,
+        picks: list[SampledToken],
+    ) -> None:
+        """Append what was drawn, up to the first token that is not the drafted one."""
+        draft = segment.tokens[len(segment.tokens) - len(picks) + 1 :]
+        guesses = draft
+        if self._draft_tokens and not draft:
+            # Compared all the same, to know when drafts begin to pay.
+            guesses = self._drafts.guess(flight.context, 1)
+        self._drafted += len(draft)
+        for count, pick in enumerate(picks, 1):
             flight.take(pick, version=self._version)
-            if (finish := flight.find_finish(self._decode)) is not None:
-                self._end(self._keys[flight.request.id], finish)
+            self._sampled += 1
+            if self._draft_tokens:
+                self._drafts.learn(flight.context, len(flight.context) - 1, len(flight.context))
+            is_right = guesses[count - 1 : count] == [pick.token]
+            if len(guesses) >= count:
+                self._rate(flight, is_right)
+            finish = flight.find_finish(self._decode)
+            if finish is not None or count == len(picks) or not is_right:
+                self._accepted += count - 1
+                # The keys of the tokens after it are of a past that never was.
+                del slot.held[len(slot.held) - len(picks) + count :]
+                if finish is not None:
+                    self._end(self._keys[flight.request.id], finish)
+                return
+
+    def _rate(self, flight: InflightRequest, is_right: bool) -> None:
+        flight.draft_rate += RATE_STEP * (is_right - flight.draft_rate)
+        self._drafts.rate += SHARED_RATE_STEP * (is_right - self._drafts.rate)
 
     def _score(self, flight: InflightScoreRequest, logits: torch.Tensor) -> None:
         flight.take(logits, version=self._version)

@@ -34,6 +34,8 @@ class EngineSpec:
     """Device of `local`; vLLM takes what it sees."""
     cuda_devices: str | None = None
     """`CUDA_VISIBLE_DEVICES` of a process that is started for it; this process's unless set."""
+    draft_tokens: int = 0
+    """Of `local`."""
     threads: int = 1
     """Torch's own, in the engine's process."""
     vllm: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -129,6 +131,7 @@ class EngineSpec:
             model,
             slots=self.slots,
             context_tokens=self.context_tokens,
+            draft_tokens=self.draft_tokens,
             decode=decode,
             device=self.device,
             images=images or load_images(self.folder, model),

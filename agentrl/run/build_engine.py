@@ -34,6 +34,7 @@ def build_engine_spec(config: "RunConfig", folder: str, *, device: str) -> Engin
         context_tokens=section.context_tokens,
         dtype=config.policy.dtype,
         device=device,
+        draft_tokens=section.draft_tokens,
         threads=config.run.threads,
         vllm=_build_vllm_fields(config) if section.kind == "vllm" else {},
     )

@@ -49,6 +49,7 @@ def config(folder: Path, changes: dict[str, Any]) -> RunConfig:
         ({"engine.python": "python"}, r"engine\.python is python"),
         ({"engine.broadcast": {}}, r"engine\.broadcast is"),
         ({"rollout.drafts": {}}, r"needs full token distributions"),
+        ({"engine.draft_tokens": 4}, r"draft_tokens is 4 and engine\.kind is endpoint"),
         ({"policy.make.vision": {}}, r"policy\.make\.vision is set"),
         ({"curation.steps.name": "high_entropy"}, r"needs the entropy of sampled tokens"),
         ({"engine.endpoint.urls": []}, r"engine\.endpoint\.urls"),

@@ -1,0 +1,108 @@
+"""What the matrix products of a model cost on this machine, and nothing else: the roof of a step.
+
+The weights are as large as the model's and lie in memory as they do in a step: every product reads
+a matrix that the processor's caches no longer hold. Each is computed by the faster of torch's two
+kernels at its size. Queries, keys and values are one product, and so are gate and up.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+from transformers import PreTrainedModel
+
+from agentrl.engine.decoder import DecodeSegment
+from agentrl.engine.linear import ROWS_HINT
+from agentrl.engine.llama import LlamaDecoder
+from agentrl.engine.llama_shape import shape_of
+
+SIZES = (4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 320)
+"""Row counts that are measured; those between are interpolated."""
+REPEATS = 3
+
+Multiply = Callable[[Tensor, Tensor], Tensor]
+StepSizes = Counter[tuple[int, int]]
+"""How many steps had so many rows, of which so many were followed by the output head."""
+
+
+@contextmanager
+def step_sizes() -> Generator[StepSizes]:
+    """Count the steps of the local engine's decoders by size."""
+    sizes: StepSizes = Counter()
+    forward = LlamaDecoder.forward
+
+    def count(self: LlamaDecoder, segments: Sequence[DecodeSegment]) -> Tensor:
+        sizes[sum(len(s.tokens) for s in segments), sum(s.wanted for s in segments)] += 1
+        return forward(self, segments)
+
+    LlamaDecoder.forward = count
+    try:
+        yield sizes
+    finally:
+        LlamaDecoder.forward = forward
+
+
+class ProductRoof:
+    """CPU seconds of the products of one model, by the number of rows."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        shape = shape_of(model)
+        if shape is None:
+            raise ValueError(f"{type(model).__name__} is no model of the fast decoder's")
+        hidden, wide = shape.hidden, shape.heads * shape.group * shape.head
+        features = (
+            (wide + 2 * shape.heads * shape.head, hidden),
+            (hidden, wide),
+            (2 * shape.inner, hidden),
+            (hidden, shape.inner),
+        )
+        self._layers = _measure([(shape.layers, *sizes) for sizes in features])
+        self._head = _measure([(1, shape.vocabulary, hidden)])
+
+    def step_cpu_s(self, rows: int, wanted: int) -> float:
+        """Return the CPU seconds of one step."""
+        return _at(self._layers, rows) + _at(self._head, wanted)
+
+    def cpu_s(self, sizes: StepSizes) -> float:
+        """Return the CPU seconds of all steps."""
+        return sum(count * self.step_cpu_s(*size) for size, count in sizes.items())
+
+
+def _measure(stacks: Sequence[tuple[int, int, int]]) -> list[float]:
+    """Return the CPU seconds at each of `SIZES` of (count, out, in) matrices, one after another."""
+    total = [0.0] * len(SIZES)
+    for count, out, into in stacks:
+        plain = [torch.randn(out, into) for _ in range(count)]
+        packed = [torch.ops.mkldnn._reorder_linear_weight(w, ROWS_HINT) for w in plain]
+        for index, rows in enumerate(SIZES):
+            x = torch.randn(rows, into)
+            total[index] += min(_cpu_s(x, plain, linear), _cpu_s(x, packed, _packed_linear))
+    return total
+
+
+def _packed_linear(x: Tensor, weight: Tensor) -> Tensor:
+    return torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")
+
+
+def _cpu_s(x: Tensor, weights: Sequence[Tensor], multiply: Multiply) -> float:
+    times: list[float] = []
+    with torch.inference_mode():
+        for _ in range(REPEATS):
+            start = time.process_time()
+            for weight in weights:
+                multiply(x, weight)
+            times.append(time.process_time() - start)
+    return min(times)
+
+
+def _at(measured: Sequence[float], rows: int) -> float:
+    if not rows:
+        return 0.0
+    if rows > SIZES[-1]:
+        return measured[-1] * rows / SIZES[-1]
+    return float(np.interp(rows, SIZES, measured))
