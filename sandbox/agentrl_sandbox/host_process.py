@@ -7,6 +7,7 @@ is on a lease, so that a reaper ends it and all it started when we are killed.
 
 import asyncio
 import contextlib
+import math
 import os
 import shutil
 import signal
@@ -21,6 +22,7 @@ from agentrl_sandbox.lease import ResourceLease, new_mark
 
 STDERR_BYTES = 2**16
 _CHUNK_BYTES = 2**16
+_SILENCE_S = 0.25
 _POLL_S = 0.01
 _END_S = 5.0
 
@@ -119,10 +121,26 @@ class HostProcess:
             raise LineTooLong(f"a line of more than {self._line_bytes} bytes") from error
 
     async def output(self, most_bytes: int) -> bytes:
-        """Return the first bytes of all it writes until its output ends; the rest is dropped."""
+        """Return the first bytes of all it writes until it ends; the rest is dropped.
+
+        A process that it leaves behind may hold its output open: that is read no further.
+        """
         assert self._process.stdout is not None
         data = bytearray()
-        while chunk := await self._process.stdout.read(_CHUNK_BYTES):
+        deadline_s, silences = math.inf, 0
+        # Two silences, since a read that is cancelled late may leave its bytes to the next one.
+        while silences < 2 and time.monotonic() < deadline_s:
+            if (ended := self._process.returncode is not None) and deadline_s == math.inf:
+                deadline_s = time.monotonic() + _END_S
+            try:
+                async with asyncio.timeout(_SILENCE_S):
+                    chunk = await self._process.stdout.read(_CHUNK_BYTES)
+            except TimeoutError:
+                silences += ended
+                continue
+            if not chunk:
+                break
+            silences = 0
             data += chunk[: most_bytes - len(data)]
         return bytes(data)
 

@@ -558,6 +558,31 @@ async def test_a_program_in_the_middle_of_things_ends_with_the_episode(tmp_path:
     await check_no_leak(before)
 
 
+@pytest.mark.parametrize("left", ["sleep 1000", "while :; do echo more; done"])
+async def test_a_program_that_leaves_a_process_behind_has_ended(left: str) -> None:
+    before = ProcessHoldings.take()
+    script = (
+        "import subprocess, openai\n"
+        "asked = [{'role': 'user', 'content': 'x'}]\n"
+        "openai.OpenAI().chat.completions.create(model='', messages=asked)\n"
+        "print('said', flush=True)\n"
+        f"subprocess.Popen(['sh', '-c', {left!r}], start_new_session=True)\n"
+    )
+    results: list[str] = []
+    env = BlackBoxEnv(
+        tasks=questions,
+        command=[sys.executable, "-c", script],
+        score=lambda _, result: float(not results.append(result)),
+    )
+    async with asyncio.timeout(SOON_S):
+        await begun(env)
+        _, _, terminated, _, _ = await env.step(agentrl.say("x"))
+        assert terminated
+        assert results[0].startswith("said\n")
+        await env.close()
+    await check_no_leak(before)
+
+
 async def test_a_command_sees_its_task_and_nothing_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET_TOKEN", "s")
     monkeypatch.setenv("PASSED", "p")
