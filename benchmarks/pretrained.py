@@ -156,9 +156,9 @@ def main() -> None:
                 found = read_evaluation(run, when)["pass@1"]["mean"]
                 benchmark.row(f"{name}, seed {seed}: {when}", found, unit="pass@1")
     benchmark.finish()
-    benchmark.console.print(table(runs), markup=False, highlight=False)
+    benchmark.console.print(table(runs), markup=False, highlight=False, soft_wrap=True)
     if mixed := [run for (name, _), run in runs.items() if name == "reasoning"]:
-        benchmark.console.print(family_table(mixed), markup=False, highlight=False)
+        benchmark.console.print(family_table(mixed), markup=False, highlight=False, soft_wrap=True)
 
 
 if __name__ == "__main__":
