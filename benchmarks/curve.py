@@ -17,6 +17,7 @@ def draw(runs: list[Path], out: Path) -> None:
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
+    from matplotlib.ticker import MaxNLocator
 
     figure, axes = plt.subplots(figsize=(7.0, 3.2), constrained_layout=True)
     for run in runs:
@@ -30,6 +31,7 @@ def draw(runs: list[Path], out: Path) -> None:
             middle = found["pass@1"]
             around = [[middle - low], [high - middle]]
             axes.errorbar(step, middle, around, fmt="D", capsize=4, color=line.get_color())
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set(xlabel="step", ylabel="reward", ylim=(0, 1.02))
     axes.set_title("mean reward per step; diamonds: held-out pass@1 with its 95 % interval", size=9)
     axes.grid(alpha=0.3)
