@@ -22,7 +22,7 @@ class InflightRequest(PartialTurn):
     sight: PromptImages | None = None
     noise: int = field(init=False)
     draft_rate: float = 0.0
-    """How often its guesses have been right of late."""
+    """Share of its latest guesses that were right, a moving average."""
 
     def __post_init__(self) -> None:
         self.context = list(self.sight.prompt if self.sight else self.request.prompt)

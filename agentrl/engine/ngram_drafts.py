@@ -38,7 +38,7 @@ class NgramDrafts:
         self._recent: dict[int, int] = {}
         self._older: dict[int, int] = {}
         self.rate = FIRST_RATE
-        """How often guesses have been right of late, over all requests."""
+        """Share of the latest guesses of all requests that were right, a moving average."""
 
     def learn(self, tokens: Sequence[int], start: int, end: int) -> None:
         """Note which n-grams the tokens from `start` up to `end` followed."""
