@@ -200,7 +200,7 @@ ROWS: Mapping[str, MethodRow] = {
     "rejection.opsm": _row("stale", learn__rejection=[{"name": "opsm", "anchor": "behaviour"}]),
     "selection.d3s": _row("fresh", run__steps=12, learn__selection=[{"name": "d3s"}]),
     "selection.overlong": _row("long", learn__selection=[{"name": "overlong"}]),
-    "curation.sampler.uniform": _row("known", curation__sampler={"name": "uniform"}),
+    "sampler.uniform": _row("known", curation__sampler={"name": "uniform"}),
     "sampler.cdas": _row("known", curation__sampler={"name": "cdas"}),
     "sampler.vade": _row("known", curation__sampler={"name": "vade"}),
     "allocation.dart": _row("known", curation__allocation={"name": "dart"}),

@@ -24,7 +24,7 @@ RATE_STEP, SHARED_RATE_STEP = 0.1, 0.01
 
 
 def draft_length(rate: float, limit: int) -> int:
-    """Return how many tokens to draft where each is right with chance `rate`."""
+    """Return the number of tokens to draft, each right with chance `rate`."""
     if rate <= 0:
         return 0
     return limit if rate >= 1 else min(limit, int(math.log(LEAST_CHANCE) / math.log(rate)))
@@ -41,7 +41,7 @@ class NgramDrafts:
         """Share of the latest guesses of all requests that were right, a moving average."""
 
     def learn(self, tokens: Sequence[int], start: int, end: int) -> None:
-        """Note which n-grams the tokens from `start` up to `end` followed."""
+        """Note the n-grams that the tokens from `start` up to `end` followed."""
         for at in range(start, end):
             for length in LENGTHS:
                 if at >= length:
@@ -50,7 +50,7 @@ class NgramDrafts:
             self._older, self._recent = self._recent, {}
 
     def guess(self, tokens: Sequence[int], count: int) -> list[int]:
-        """Return what may follow, at most `count` tokens; ends where nothing is known."""
+        """Return a guess of the next tokens, at most `count`; it ends at an n-gram that is not known."""
         tail = list(tokens[-LENGTHS[0] :])
         guesses: list[int] = []
         while len(guesses) < count:
