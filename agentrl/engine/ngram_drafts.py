@@ -50,7 +50,7 @@ class NgramDrafts:
             self._older, self._recent = self._recent, {}
 
     def guess(self, tokens: Sequence[int], count: int) -> list[int]:
-        """Return a guess of the next tokens, at most `count`; it ends at an n-gram that is not known."""
+        """Return a guess of the next tokens, at most `count`; it ends at an unknown n-gram."""
         tail = list(tokens[-LENGTHS[0] :])
         guesses: list[int] = []
         while len(guesses) < count:
