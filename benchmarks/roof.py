@@ -7,17 +7,18 @@ kernels at its size. Queries, keys and values are one product, and so are gate a
 
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import linear
+from torch.nn.functional import linear as multiply
 from transformers import PreTrainedModel
 
 from agentrl.engine.decoder import DecodeSegment
-from agentrl.engine.linear import ROWS_HINT
+from agentrl.engine.linear import Linear, pack_linear
 from agentrl.engine.llama import LlamaDecoder
 from agentrl.engine.llama_shape import shape_of
 
@@ -25,7 +26,6 @@ SIZES = (4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 320)
 """Row counts that are measured; those between are interpolated."""
 REPEATS = 3
 
-Multiply = Callable[[Tensor, Tensor], Tensor]
 StepSizes = Counter[tuple[int, int]]
 """How many steps had so many rows, of which so many were followed by the output head."""
 
@@ -77,25 +77,22 @@ def _measure(stacks: Sequence[tuple[int, int, int]]) -> list[float]:
     """Return the CPU seconds at each of `SIZES` of (count, out, in) matrices, one after another."""
     total = [0.0] * len(SIZES)
     for count, out, into in stacks:
-        plain = [torch.randn(out, into) for _ in range(count)]
-        packed = [torch.ops.mkldnn._reorder_linear_weight(w, ROWS_HINT) for w in plain]
+        weights = [torch.randn(out, into) for _ in range(count)]
+        plain = [partial(multiply, weight=weight) for weight in weights]
+        packed = [pack_linear(weight) for weight in weights]
         for index, rows in enumerate(SIZES):
             x = torch.randn(rows, into)
-            total[index] += min(_cpu_s(x, plain, linear), _cpu_s(x, packed, _packed_linear))
+            total[index] += min(_cpu_s(x, plain), _cpu_s(x, packed))
     return total
 
 
-def _packed_linear(x: Tensor, weight: Tensor) -> Tensor:
-    return torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")
-
-
-def _cpu_s(x: Tensor, weights: Sequence[Tensor], multiply: Multiply) -> float:
+def _cpu_s(x: Tensor, layers: Sequence[Linear]) -> float:
     times: list[float] = []
     with torch.inference_mode():
         for _ in range(REPEATS):
             start = time.process_time()
-            for weight in weights:
-                multiply(x, weight)
+            for layer in layers:
+                layer(x)
             times.append(time.process_time() - start)
     return min(times)
 

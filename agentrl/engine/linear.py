@@ -23,18 +23,23 @@ def make_linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
     is a multiple of four; with one to three rows other kernels are chosen.
     """
     if _packs(weight):
-        packed = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS_HINT)
-        pointwise = torch.ops.mkldnn._linear_pointwise
-
-        def apply_packed(x: Tensor) -> Tensor:
-            return pointwise(x, packed, bias, "none", [], "")
-
-        return apply_packed
+        return pack_linear(weight, bias)
 
     def apply_plain(x: Tensor) -> Tensor:
         return torch_linear(x, weight, bias)
 
     return apply_plain
+
+
+def pack_linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
+    """Return a layer whose weight, float32 on the CPU, lies in oneDNN's packed layout."""
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS_HINT)
+    pointwise = torch.ops.mkldnn._linear_pointwise
+
+    def apply_packed(x: Tensor) -> Tensor:
+        return pointwise(x, packed, bias, "none", [], "")
+
+    return apply_packed
 
 
 def _packs(weight: Tensor) -> bool:

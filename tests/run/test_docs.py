@@ -421,7 +421,7 @@ def test_what_is_not_run_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         print("\nblocks of the documentation that no page's test runs:")  # noqa: T201
         for place, why in (*elsewhere, *rows):
             print(f"  {place:28} {why}")  # noqa: T201
-    assert len(rows) <= 25
+    assert len(rows) <= 28
 
 
 def inline(page: str) -> Iterator[str]:
