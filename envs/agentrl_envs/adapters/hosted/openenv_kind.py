@@ -107,13 +107,12 @@ def read_answer(kind, line):
 
 def check_answer(kind, answer):
     """Raise `RuntimeError` for an answer that another protocol has: its reward would be a guess."""
-    type, data = None, None
-    if isinstance(answer, dict):
-        type, data = answer.get("type"), answer.get("data")
-    if type == "error" and isinstance(data, dict):
+    type, data = None, {}
+    if isinstance(answer, dict) and isinstance(answer.get("data"), dict):
+        type, data = answer.get("type"), answer["data"]
+    if type == "error":
         return
-    is_whole = isinstance(data, dict) and {"observation", "done"} <= data.keys()
-    if type != "observation" or not is_whole:
+    if type != "observation" or not {"observation", "done"} <= data.keys():
         raise RuntimeError(
             f"the server answered {json.dumps(answer)[:200]} to {kind}, which is no observation "
             f"with `done` and no error; {PLAYED}"
