@@ -86,8 +86,8 @@ class GatewaySession:
         self._conversations = ConversationTree()
         self._waiting: deque[GatewayRequest] = deque()
         self._open: set[GatewayRequest] = set()
-        self._latest: dict[ConversationNode, GatewayRequest] = {}
-        """The last question at the end of each conversation."""
+        self._known: dict[ConversationNode, list[GatewayRequest]] = {}
+        """The questions at the end of each conversation, in the order they came."""
         self._answers: list[tuple[ConversationNode, bool]] = []
         """By turn: the conversation with its answer, and whether it begins with instructions."""
         self._came = asyncio.Event()
@@ -131,8 +131,7 @@ class GatewaySession:
                 if not question.abandoned:
                     return question
                 self._open.discard(question)
-                if self._latest.get(question.node) is question:
-                    del self._latest[question.node]
+                self._known[question.node].remove(question)
             self._came.clear()
             await self._came.wait()
 
@@ -166,7 +165,7 @@ class GatewaySession:
             question.answered.cancel()
         self._open.clear()
         self._waiting.clear()
-        self._latest.clear()
+        self._known.clear()
 
     def _question(self, asked: ChatRequest, keys: Sequence[MessageKeys]) -> GatewayRequest:
         """Return the question that a request repeats, or a new one."""
@@ -178,14 +177,11 @@ class GatewaySession:
             messages = chain([(message_keys(system), system)], messages)
         node = self._conversations.find(asked.tools, messages)
         asked = replace(asked, messages=())
-        last_question = self._latest.get(node)
-        if (
-            last_question is not None
-            and last_question.request == asked.request
-            and _is_retry(last_question, asked)
-        ):
-            return last_question
-        question = self._latest[node] = GatewayRequest(asked, node, self)
+        known = self._known.setdefault(node, [])
+        if (repeated := find_repeated(known, asked)) is not None:
+            return repeated
+        question = GatewayRequest(asked, node, self)
+        known.append(question)
         self._open.add(question)
         self._waiting.append(question)
         self._came.set()
@@ -201,9 +197,16 @@ class GatewaySession:
         return node.list_messages()[is_instructed:]
 
 
-def _is_retry(known: GatewayRequest, asked: ChatRequest) -> bool:
-    """Return whether a request with the content of a known one repeats it."""
-    return known.abandoned or asked.is_retry or bool(asked.key and asked.key == known.asked.key)
+def find_repeated(known: Sequence[GatewayRequest], asked: ChatRequest) -> GatewayRequest | None:
+    """Return which of the questions of a conversation a request repeats.
+
+    It is the one with its key; the first that nobody waits for, so that each of several clients
+    that gave up at a time gets an answer of its own; or, of a retry, the last one.
+    """
+    same = [question for question in known if question.request == asked.request]
+    named = [question for question in same if asked.key and question.asked.key == asked.key]
+    abandoned = [question for question in same if question.abandoned]
+    return next(iter([*named, *abandoned, *(same[-1:] if asked.is_retry else [])]), None)
 
 
 def _type_calls(calls: Sequence[ToolCall], tools: Sequence[ToolSchema]) -> tuple[ToolCall, ...]:

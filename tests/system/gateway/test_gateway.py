@@ -774,6 +774,26 @@ async def test_a_retry_with_a_previous_response_is_no_second_turn(how: str) -> N
         await asking
 
 
+@pytest.mark.parametrize("is_retry", [True, False])
+async def test_clients_that_give_up_at_a_time_get_answers_of_their_own(is_retry: bool) -> None:
+    desk = GatewaySession()
+    asking = [asyncio.ensure_future(desk.ask(asked("a"))) for _ in range(3)]
+    taken = await asyncio.wait_for(desk.next(), SOON_S)
+    stays = asking.pop()
+    for one in asking:
+        one.cancel()
+    await asyncio.gather(*asking, return_exceptions=True)
+    again = [
+        asyncio.ensure_future(desk.ask(replace(asked("a"), is_retry=is_retry))) for _ in asking
+    ]
+    await asyncio.sleep(0)
+    taken.answer(say("0"))
+    for number in (1, 2):
+        (await asyncio.wait_for(desk.next(), SOON_S)).answer(say(str(number)))
+    texts = [(await one)[1].text for one in (*again, stays)]
+    assert texts == ["0", "1", "2"]
+
+
 async def test_a_client_says_by_a_header_that_it_asks_again(
     gateway: GatewayServer, place: GatewayAddress
 ) -> None:
