@@ -120,7 +120,7 @@ def message_keys(message: Message) -> MessageKeys:
     text = message.text.strip() if is_policy else message.text
     parts = [
         message.role,
-        [image.digest for image in message.images],
+        _locate_images(message),
         [[call.id, call.name, call.arguments] for call in message.tool_calls],
         message.tool_call_id,
     ]
@@ -128,6 +128,18 @@ def message_keys(message: Message) -> MessageKeys:
     if not is_policy or _THOUGHT not in text:
         return exact, exact
     return exact, _digest(parts, text.rpartition(_THOUGHT)[2].strip())
+
+
+def _locate_images(message: Message) -> list[tuple[int, str]]:
+    """Return the images of a message, each with the characters of text before it."""
+    places: list[tuple[int, str]] = []
+    count = 0
+    for part in () if isinstance(message.content, str) else message.content:
+        if isinstance(part, Image):
+            places.append((count, part.digest))
+        else:
+            count += len(part)
+    return places
 
 
 def _digest(value: Any, text: str = "") -> bytes:

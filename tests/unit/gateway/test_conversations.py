@@ -90,6 +90,18 @@ def test_thoughts_that_a_program_leaves_out_change_nothing() -> None:
     assert find(tree, [ask, say("no").message, more]).continuation()[0] is None
 
 
+def test_an_image_at_another_place_is_another_message() -> None:
+    tree = ConversationTree()
+    picture = Image(b"p")
+    known = Message("user", ("before ", picture, "after"))
+    tree.add_answer(find(tree, [known]), say("yes").message, 0)
+    more = Message("user", "more")
+    moved = Message("user", ("before after", picture))
+    assert find(tree, [moved, say("yes").message, more]).continuation()[0] is None
+    parted = Message("user", ("be", "fore ", picture, "after"))
+    assert find(tree, [parted, say("yes").message, more]).continuation() == (0, (more,))
+
+
 def test_what_is_told_again_is_kept_once() -> None:
     tree = ConversationTree()
     messages: list[Message] = []
