@@ -156,8 +156,9 @@ def describe_sample(sample):
 
 
 def digest_sample(sample):
-    """Return a digest by which a sample is known again."""
-    return hashlib.sha256(sample.model_dump_json().encode()).hexdigest()[:16]
+    """Return a digest by which a sample is known again; ids of its messages are new each time."""
+    told = sample.model_dump_json(exclude={"input": {"__all__": {"id"}}})
+    return hashlib.sha256(told.encode()).hexdigest()[:16]
 
 
 def find_obstacles(task, samples):
@@ -168,6 +169,8 @@ def find_obstacles(task, samples):
         yield f"its sandbox is docker, and {fault}"
     if task.scorer is None:
         yield "it has no scorer"
+    if task.model is not None:
+        yield f"it asks {task.model}, a model of its own, and never the policy; remove its model"
 
 
 def find_docker_fault():
@@ -246,6 +249,7 @@ def connect_model(endpoint):
 
 def evaluate_sample(task, model, roles, read):
     """Evaluate a task with one sample; apply `read` to its log, and return the result."""
+    from inspect_ai import Epochs
     from inspect_ai import eval as evaluate
 
     with tempfile.TemporaryDirectory(prefix="agentrl-inspect-") as folder:
@@ -258,7 +262,7 @@ def evaluate_sample(task, model, roles, read):
             log_level="error",
             log_realtime=False,
             ctl_server=False,
-            epochs=1,
+            epochs=Epochs(1, "mean"),  # a task's own reducers may need more than one
             fail_on_error=True,
             score=True,
         )

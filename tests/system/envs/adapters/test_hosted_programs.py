@@ -269,8 +269,13 @@ async def test_tasks_of_inspect_pay_their_scores() -> None:
         assert [m.text for m in seen[0].messages] == ["What is 6 + 2?"]
         assert (reward, info["reward_components"]) == (1.0, {"match": 1.0})
         assert (await play(env, "nonsense", task=task))[1] == 0.0
-
-        await env.close()
+        # Of a conversation whose messages have ids, and of more epochs than the one that is played.
+        told = inspect("sums.py@sums_told")
+        seen, reward, _ = await play(told, "4")
+        assert [m.text for m in seen[0].messages] == ["What is 1 + 1?", "2", "What is 2 + 2?"]
+        assert reward == 1.0
+        for one in (env, told):
+            await one.close()
 
 
 @pytest.mark.inspect
@@ -335,6 +340,7 @@ async def test_what_inspect_did_not_score_is_a_failure(
             ("agents.py", "its tasks are .*@looked_up"),
             ("agents.py@nothing", "names no task of the file"),
             ("missing.py@task", "No such file"),
+            ("sums.py@sums_of_another", "it asks mockllm/model, a model of its own"),
         ],
         1,
     ),
