@@ -50,8 +50,24 @@ class World:
     def fail(self):
         raise ValueError("wrong")
 
+    def leave(self):
+        raise SystemExit("left")
+
+    def fail_badly(self):
+        raise UntoldError("\ud800")
+
+    def fail_untold(self):
+        raise UntoldError
+
     def close(self):
         pass
+
+
+class UntoldError(Exception):
+    """An error whose text is half a character, or none that can be had."""
+
+    def __str__(self):
+        return self.args[0]
 
 
 EPISODE = World

@@ -42,9 +42,11 @@ class Slot(gymnasium.Env):
         if value == 6:
             return self.look(), float("nan"), False, False, {}
         self.total += value
-        return self.look(), np.float32(value), np.bool_(self.total >= 20), False, {}
+        info = {"half": "\ud800", "\ud800": 1, "whole": 2}
+        return self.look(), np.float32(value), np.bool_(self.total >= 20), False, info
 
     def close(self):
+        _ = self.total  # there is none before a reset
         if folder := os.environ.get("CLOSED_IN"):
             open(os.path.join(folder, f"closed-{os.getpid()}"), "w").close()
 

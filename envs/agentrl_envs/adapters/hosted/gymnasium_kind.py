@@ -75,7 +75,9 @@ def ask(params):
     try:
         return {"prompt": words.build_prompt()}
     finally:
-        words.close()
+        # As after an episode: what was never reset may have nothing that it can close.
+        with contextlib.suppress(Exception):
+            words.close()
 
 
 def build_words(wording, params):
@@ -166,12 +168,13 @@ def encode_parts(parts):
 
 
 def encode_info(info):
-    """Return the entries of an info that are short JSON."""
+    """Return the entries of an info that are short JSON of valid Unicode."""
     encoded = {}
     for name, value in info.items():
         with contextlib.suppress(TypeError, ValueError, RecursionError):
             value = encode_value(value)
-            if isinstance(name, str) and len(json.dumps(value)) <= INFO_BYTES:
+            written = json.dumps({name: value}, ensure_ascii=False).encode()
+            if isinstance(name, str) and len(written) <= INFO_BYTES:
                 encoded[name] = value
     return encoded
 

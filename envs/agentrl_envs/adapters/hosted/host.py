@@ -281,7 +281,7 @@ class HostedEpisode:
             if method == "alive":
                 return {"id": message["id"], "result": None, "pid": os.getpid()}
             return {"id": message["id"], "result": getattr(self.world, method)(**params)}
-        except Exception as error:  # noqa: BLE001 - told to whoever asked
+        except (Exception, SystemExit, GeneratorExit) as error:  # noqa: BLE001 - told to whoever asked
             traceback.print_exc()
             return {"id": message["id"], "error": describe_error(error)}
 
@@ -315,8 +315,13 @@ def encode_answer(answer: Message) -> bytes:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return an error in a line."""
-    return f"{type(error).__name__}: {error}"[:2000]
+    """Return an error in a line of valid Unicode, whatever its text is."""
+    try:
+        text = str(error)
+    except Exception as wrong:  # noqa: BLE001 - a text of the library's own
+        text = f"its text raises {type(wrong).__name__}"
+    line = f"{type(error).__name__}: {text}"[:2000]
+    return line.encode(errors="backslashreplace").decode()
 
 
 def main() -> None:

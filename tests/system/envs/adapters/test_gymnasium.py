@@ -65,6 +65,7 @@ async def test_an_environment_is_told_and_played_in_a_process_of_its_own(
         assert "'a lot' is not a valid action. could not convert" in texts(steps)[1]
         assert "[10.0] is not in Box" in texts(steps)[2]
         assert [step[1:4] for step in steps] == [(1.0, False, False)] + [(0.0, False, False)] * 2
+        assert steps[0][4] == {"whole": 2}, "a text that is no Unicode is left out"
         refusal = await env.step(agentrl.call("raise", by=1))
         assert (refusal[0].messages[0].role, refusal[1]) == ("tool", 0.0)
         # A copy goes on alone, and what is printed is no answer.

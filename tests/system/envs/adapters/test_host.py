@@ -144,8 +144,14 @@ async def test_a_cancelled_caller_ends_its_episode(ask: Asker) -> None:
 
 async def test_what_an_episode_raises_is_told_and_it_goes_on(ask: Asker) -> None:
     session = await ask.open()
-    with pytest.raises(EnvError, match="gem: fail: ValueError: wrong"):
-        await ask(session, "fail")
+    for method, told in (
+        ("fail", "ValueError: wrong"),
+        ("leave", "SystemExit: left"),
+        ("fail_badly", r"UntoldError: \\ud800"),
+        ("fail_untold", "UntoldError: its text raises IndexError"),
+    ):
+        with pytest.raises(EnvError, match=f"gem: {method}: {told}"):
+            await ask(session, method)
     assert await ask(session, "add", amount=1) == 1
 
 
