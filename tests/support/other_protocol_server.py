@@ -12,13 +12,15 @@ ANSWERS = {
     "word": '{"type": "turn", "data": {}}',
     "endless": '{"type": "observation", "data": {"observation": {}}}',
     "list": '["observation"]',
+    "twice": '{"type": "observation", "data": {"observation": {}, "reward": 1, "done": true}}',
 }
 
 
 def speak(connection):
     name = connection.request.path.split("/")[1]
     for _ in connection:
-        connection.send(ANSWERS[name])
+        for _ in range(2 if name == "twice" else 1):
+            connection.send(ANSWERS[name])
 
 
 def refuse(connection, request):

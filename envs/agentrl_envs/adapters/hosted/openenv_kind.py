@@ -8,6 +8,7 @@ was closed. So this speaks the protocol itself.
 # The library is in another venv, so a type checker cannot see it from here.
 # pyright: basic, reportMissingImports=false
 
+import contextlib
 import json
 
 NEEDS = {"websockets": "15.0"}
@@ -67,6 +68,7 @@ class OpenEnvSession:
         from websockets.exceptions import ConnectionClosed
 
         try:
+            self.check_silence(kind)
             self.socket.send(json.dumps({"type": kind, "data": data}))
             answer = read_answer(kind, self.socket.recv())
         except ConnectionClosed as error:
@@ -75,6 +77,15 @@ class OpenEnvSession:
             ) from error
         check_answer(kind, answer)
         return answer
+
+    def check_silence(self, kind):
+        """Raise `RuntimeError` for a message that nobody asked for: it would answer the request."""
+        with contextlib.suppress(TimeoutError):
+            unasked = self.socket.recv(timeout=0)
+            raise RuntimeError(
+                f"before {kind} the server said {unasked[:80]!r}, which nobody asked for; it has "
+                "to answer each request once"
+            )
 
     def close(self):
         self.socket.close()

@@ -256,3 +256,15 @@ async def test_a_protocol_that_is_not_known_is_named(strange_url: str) -> None:
             with pytest.raises(EnvError, match=r"OpenEnv 0\.2\.3 to 0\.10 are played"):
                 await env.reset(seed=1)
             await env.close()
+
+
+@pytest.mark.openenv
+async def test_an_answer_that_nobody_asked_for_is_paid_to_no_action(strange_url: str) -> None:
+    async with run_scope():
+        env = OpenEnvEnv(
+            f"{strange_url}/twice", python=python_of("openenv"), start_timeout_s=START_S, **LONG
+        )
+        await env.reset(seed=1)
+        with pytest.raises(EnvError, match=r"before step the server said .* which nobody asked"):
+            await env.step(agentrl.say("{}"))
+        await env.close()
