@@ -5,7 +5,15 @@ import logging
 import resource
 import secrets
 import socket
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Sequence,
+)
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
@@ -278,11 +286,13 @@ def _answer(protocol: ApiDialect, asked: ChatRequest, answer: GatewayAnswer) -> 
 
     if not asked.stream:
         return JSONResponse(protocol.answer(asked, answer))
-    lines = (
-        (f"event: {event.name}\n" if event.name else "") + f"data: {event.data}\n\n"
-        for event in protocol.events(asked, answer)
-    )
-    return StreamingResponse(lines, media_type="text/event-stream")
+
+    async def write_lines() -> AsyncGenerator[str]:
+        # What is not asynchronous would be written from a thread, one hop an event.
+        for event in protocol.events(asked, answer):
+            yield (f"event: {event.name}\n" if event.name else "") + f"data: {event.data}\n\n"
+
+    return StreamingResponse(write_lines(), media_type="text/event-stream")
 
 
 def _key(request: "Request") -> str:
