@@ -537,6 +537,16 @@ async def test_a_program_that_fails_is_a_failure_and_never_a_reward() -> None:
         await env.close()
 
 
+async def test_a_program_without_room_for_its_folder_is_a_failure_that_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
+    env = env_of(command=COMMAND)
+    with pytest.raises(EnvError, match=r"folder .*/missing/agentrl-program-.* make room there"):
+        await begun(env)
+    await env.close()
+
+
 async def test_a_program_in_the_middle_of_things_ends_with_the_episode(tmp_path: Path) -> None:
     before = ProcessHoldings.take()
     marker = tmp_path / "child"

@@ -152,7 +152,14 @@ def _fill_word(word: str, own: Mapping[str, str]) -> str:
 
 
 def _make_folder(folder: Path, task: Task) -> None:
-    folder.mkdir(0o700)
+    """Make a program's folder with its task; `EnvError` where there is no room for it."""
     messages = [{"role": one.role, "content": one.text} for one in task.messages]
     fields = {"id": task.id, "split": task.split, "seed": task.seed, "messages": messages}
-    (folder / TASK_FILE).write_text(json.dumps(fields, ensure_ascii=False))
+    try:
+        folder.mkdir(0o700)
+        (folder / TASK_FILE).write_text(json.dumps(fields, ensure_ascii=False))
+    except OSError as error:
+        raise EnvError(
+            f"the program's folder {folder} cannot be made: {error.strerror}; make room there, or "
+            "set TMPDIR to a folder that has some"
+        ) from error
