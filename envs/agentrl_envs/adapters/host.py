@@ -6,16 +6,18 @@ import json
 import os
 import re
 import subprocess
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any, Literal, Self, cast
+from typing import IO, Any, Literal, Self, cast
 
 from agentrl.errors import ConfigError, EnvError
 from agentrl.runtime.json_limits import JsonLimitError, JsonLimits, read_json
 from agentrl.runtime.scope import shared
 from agentrl_sandbox.host_process import HostProcess, LineTooLong
+from agentrl_sandbox.lease import ResourceLease, new_mark
 
 HOSTED = Path(__file__).parent / "hosted"
 ANSWER_LIMITS = JsonLimits(text_bytes=2**26, values=300_000)
@@ -230,26 +232,39 @@ def _parse_answer(line: bytes) -> Mapping[str, Any]:
 def ask_library(
     place: LibraryLocation, params: Mapping[str, Any], limits: JsonLimits, *, what: str
 ) -> Any:
-    """Return the answer of a host that ends with it, outside of any episode.
+    """Return the answer of a host that ends with it, outside of any episode, with all it started.
 
     Raises `ConfigError` for `what` cannot be read.
     """
     line = json.dumps({"id": 1, "method": "ask", "params": dict(params)})
-    try:
-        ran = subprocess.run(
-            place.command,
-            input=f"{line}\n".encode(),
-            env=place.env,
-            capture_output=True,
-            timeout=place.start_timeout_s,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise ConfigError(f"{what} cannot be read: {error}") from error
+    lease = ResourceLease.take("process", new_mark())
+    # Files, since a process that the library leaves behind would hold pipes open.
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        try:
+            subprocess.run(
+                place.command,
+                input=f"{line}\n".encode(),
+                env={**place.env, **lease.environ},
+                stdout=out,
+                stderr=err,
+                timeout=place.start_timeout_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise ConfigError(
+                f"{what} cannot be read: {place.python} took more than {place.start_timeout_s:g} "
+                "s; find out where it hangs, or raise start_timeout_s"
+            ) from error
+        except OSError as error:
+            raise ConfigError(f"{what} cannot be read: {error}") from error
+        finally:
+            lease.clear()
+        out.seek(0)
+        lines = out.read().splitlines()
+        tail = _read_end(err, 400)
     where = f"{what} cannot be read with {place.python}"
-    lines = ran.stdout.splitlines()
     if not lines:
-        raise ConfigError(f"{where}: {ran.stderr.decode(errors='replace')[-400:]}")
+        raise ConfigError(f"{where}: {tail}")
     try:
         answer = read_json(lines[-1], limits)
     except JsonLimitError as error:
@@ -257,9 +272,14 @@ def ask_library(
     response = cast("dict[str, Any]", answer if isinstance(answer, dict) else {"error": answer})
     # The last line of a host that died is that it was ready, without a result.
     if (result := response.get("result")) is None:
-        tail = ran.stderr.decode(errors="replace")[-400:]
         raise ConfigError(f"{where}: {response.get('error') or f'its host ended: {tail}'}")
     return result
+
+
+def _read_end(file: IO[bytes], most_bytes: int) -> str:
+    """Return the text at the end of a file."""
+    file.seek(max(0, file.seek(0, os.SEEK_END) - most_bytes))
+    return file.read().decode(errors="replace")
 
 
 class HostError(Exception):

@@ -283,3 +283,27 @@ async def test_a_release_that_is_too_old_is_named_before_it_is_imported(
         await LibraryHost.start(place)
     with pytest.raises(ConfigError, match=words):
         ask_library(place, {}, JsonLimits(), what="its tasks")
+
+
+def test_a_process_that_a_taskset_leaves_behind_ends_with_its_listing(tmp_path: Path) -> None:
+    left = tmp_path / "pid"
+    python = tmp_path / "python"
+    python.write_text(
+        f"#!{sys.executable} -IS\nimport subprocess\n"
+        "process = subprocess.Popen(['sleep', '1000'], start_new_session=True)\n"
+        f"open({str(left)!r}, 'w').write(str(process.pid))\n"
+        'print(\'{"id": 1, "result": []}\')\n'
+    )
+    python.chmod(0o755)
+    env = VerifiersEnv("words", python=str(python), start_timeout_s=DEADLINE_S)
+    assert not [*env.tasks("train")]
+    assert not runs(int(left.read_text()))
+
+
+def test_a_taskset_that_hangs_is_refused_with_what_can_be_done(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nsleep 1000\n")
+    python.chmod(0o755)
+    env = VerifiersEnv("words", python=str(python), start_timeout_s=0.2)
+    with pytest.raises(ConfigError, match=r"took more than 0\.2 s; find out where it hangs"):
+        next(iter(env.tasks("train")))
