@@ -86,7 +86,7 @@ class GatewaySession:
         self._conversations = ConversationTree()
         self._waiting: deque[GatewayRequest] = deque()
         self._open: set[GatewayRequest] = set()
-        self._known: dict[ConversationNode, list[GatewayRequest]] = {}
+        self._questions: dict[ConversationNode, list[GatewayRequest]] = {}
         """The questions at the end of each conversation, in the order they came."""
         self._answers: list[tuple[ConversationNode, bool]] = []
         """By turn: the conversation with its answer, and whether it begins with instructions."""
@@ -131,7 +131,7 @@ class GatewaySession:
                 if not question.abandoned:
                     return question
                 self._open.discard(question)
-                self._known[question.node].remove(question)
+                self._questions[question.node].remove(question)
             self._came.clear()
             await self._came.wait()
 
@@ -165,7 +165,7 @@ class GatewaySession:
             question.answered.cancel()
         self._open.clear()
         self._waiting.clear()
-        self._known.clear()
+        self._questions.clear()
 
     def _question(self, asked: ChatRequest, keys: Sequence[MessageKeys]) -> GatewayRequest:
         """Return the question that a request repeats, or a new one."""
@@ -177,11 +177,11 @@ class GatewaySession:
             messages = chain([(message_keys(system), system)], messages)
         node = self._conversations.find(asked.tools, messages)
         asked = replace(asked, messages=())
-        known = self._known.setdefault(node, [])
-        if (repeated := find_repeated(known, asked)) is not None:
-            return repeated
+        questions = self._questions.setdefault(node, [])
+        if (first_question := find_first_question(questions, asked)) is not None:
+            return first_question
         question = GatewayRequest(asked, node, self)
-        known.append(question)
+        questions.append(question)
         self._open.add(question)
         self._waiting.append(question)
         self._came.set()
@@ -197,16 +197,19 @@ class GatewaySession:
         return node.list_messages()[is_instructed:]
 
 
-def find_repeated(known: Sequence[GatewayRequest], asked: ChatRequest) -> GatewayRequest | None:
+def find_first_question(
+    questions: Sequence[GatewayRequest], asked: ChatRequest
+) -> GatewayRequest | None:
     """Return which of the questions of a conversation a request repeats.
 
     It is the one with its key; the first that nobody waits for, so that each of several clients
     that gave up at a time gets an answer of its own; or, of a retry, the last one.
     """
-    same = [question for question in known if question.request == asked.request]
-    named = [question for question in same if asked.key and question.asked.key == asked.key]
-    abandoned = [question for question in same if question.abandoned]
-    return next(iter([*named, *abandoned, *(same[-1:] if asked.is_retry else [])]), None)
+    candidates = [question for question in questions if question.request == asked.request]
+    choices = [question for question in candidates if asked.key and question.asked.key == asked.key]
+    choices += [question for question in candidates if question.abandoned]
+    choices += candidates[-1:] if asked.is_retry else []
+    return choices[0] if choices else None
 
 
 def _type_calls(calls: Sequence[ToolCall], tools: Sequence[ToolSchema]) -> tuple[ToolCall, ...]:

@@ -173,8 +173,8 @@ def encode_info(info):
     for name, value in info.items():
         with contextlib.suppress(TypeError, ValueError, RecursionError):
             value = encode_value(value)
-            written = json.dumps({name: value}, ensure_ascii=False).encode()
-            if isinstance(name, str) and len(written) <= INFO_BYTES:
+            line = json.dumps({name: value}, ensure_ascii=False).encode()
+            if isinstance(name, str) and len(line) <= INFO_BYTES:
                 encoded[name] = value
     return encoded
 

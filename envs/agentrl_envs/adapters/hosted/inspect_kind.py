@@ -157,8 +157,8 @@ def describe_sample(sample):
 
 def digest_sample(sample):
     """Return a digest by which a sample is known again; ids of its messages are new each time."""
-    told = sample.model_dump_json(exclude={"input": {"__all__": {"id"}}})
-    return hashlib.sha256(told.encode()).hexdigest()[:16]
+    content = sample.model_dump_json(exclude={"input": {"__all__": {"id"}}})
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
 def find_obstacles(task, samples):

@@ -81,9 +81,9 @@ class OpenEnvSession:
     def check_silence(self, kind):
         """Raise `RuntimeError` for a message that nobody asked for: it would answer the request."""
         with contextlib.suppress(TimeoutError):
-            unasked = self.socket.recv(timeout=0)
+            message = self.socket.recv(timeout=0)
             raise RuntimeError(
-                f"before {kind} the server said {unasked[:80]!r}, which nobody asked for; it has "
+                f"before {kind} the server said {message[:80]!r}, which nobody asked for; it has "
                 "to answer each request once"
             )
 
