@@ -12,7 +12,7 @@ ANSWERS = {
     "word": '{"type": "turn", "data": {}}',
     "endless": '{"type": "observation", "data": {"observation": {}}}',
     "list": '["observation"]',
-    "twice": '{"type": "observation", "data": {"observation": {}, "reward": 1, "done": true}}',
+    "twice": '{"type": "observation", "data": {"observation": {}, "reward": 1, "done": false}}',
 }
 
 
