@@ -7,7 +7,12 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from agentrl.cli.completion import complete_config, complete_env_id, complete_override
+from agentrl.cli.completion import (
+    complete_config,
+    complete_env_id,
+    complete_override,
+    complete_run,
+)
 from agentrl.cli.console import reserve_stdout
 from agentrl.errors import ConfigError
 from agentrl.runtime.json_limits import JsonLimitError, read_json
@@ -19,6 +24,10 @@ ConfigFile = Annotated[
         autocompletion=complete_config,
         help="Config file (YAML), or a name of agentrl configs.",
     ),
+]
+RunFolder = Annotated[
+    Path,
+    typer.Argument(metavar="RUN", autocompletion=complete_run, help="Run folder."),
 ]
 Overrides = Annotated[
     list[str] | None,

@@ -1,25 +1,16 @@
 """`agentrl branches`."""
 
 from collections import Counter
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from agentrl.cli.arguments import JsonFlag
-from agentrl.cli.completion import complete_run
+from agentrl.cli.arguments import JsonFlag, RunFolder
 from agentrl.cli.console import show_json, show_table, show_text
 
 
 def branches(
-    run: Annotated[
-        Path,
-        typer.Argument(
-            autocompletion=complete_run,
-            metavar="RUN_FOLDER",
-            help="Run folder.",
-        ),
-    ],
+    run: RunFolder,
     *,
     task: Annotated[str | None, typer.Option(help="Show only this task.")] = None,
     step: Annotated[int | None, typer.Option(min=1, help="Show only this step.")] = None,

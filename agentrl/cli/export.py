@@ -5,19 +5,12 @@ from typing import Annotated, Literal
 
 import typer
 
-from agentrl.cli.completion import complete_run
+from agentrl.cli.arguments import RunFolder
 from agentrl.cli.console import err, show_text
 
 
 def export(
-    run: Annotated[
-        Path,
-        typer.Argument(
-            autocompletion=complete_run,
-            metavar="RUN",
-            help="Run folder.",
-        ),
-    ],
+    run: RunFolder,
     *,
     to: Annotated[
         Literal["jsonl", "hf", "atif"],

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agentrl.cli.arguments import JsonFlag
-from agentrl.cli.completion import complete_run
+from agentrl.cli.arguments import JsonFlag, RunFolder
 from agentrl.cli.console import err, show_json, show_table, show_text
 
 if TYPE_CHECKING:
@@ -19,14 +18,7 @@ app = typer.Typer(help="Record and inspect latency traces of trajectories, for `
 
 @app.command("record")
 def record(
-    run: Annotated[
-        Path,
-        typer.Argument(
-            autocompletion=complete_run,
-            metavar="RUN",
-            help="Run folder.",
-        ),
-    ],
+    run: RunFolder,
     *,
     output: Annotated[
         Path | None,

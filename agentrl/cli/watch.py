@@ -2,25 +2,16 @@
 
 import time
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from agentrl.cli.arguments import JsonFlag
-from agentrl.cli.completion import complete_run
+from agentrl.cli.arguments import JsonFlag, RunFolder
 from agentrl.cli.console import out, show_json
 
 
 def watch(
-    run: Annotated[
-        Path,
-        typer.Argument(
-            autocompletion=complete_run,
-            metavar="RUN_FOLDER",
-            help="Run folder.",
-        ),
-    ],
+    run: RunFolder,
     *,
     once: Annotated[
         bool, typer.Option(show_default=False, help="Print one frame and exit.")
