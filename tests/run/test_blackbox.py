@@ -18,6 +18,7 @@ import openai
 import pytest
 
 import agentrl
+from agentrl.chat.renderer import ChatRenderer
 from agentrl.config.load import load_config
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.env import Action, Observation, ToolSchema
@@ -83,6 +84,24 @@ def env_of(**program: Any) -> BlackBoxEnv:
 async def begun(env: BlackBoxEnv) -> Observation:
     observation, _ = await env.reset(seed=0, options={"task": QUESTION})
     return observation
+
+
+def begin_episode(
+    env: BlackBoxEnv,
+    engine: ScriptedEngine,
+    chat: ChatRenderer,
+    *,
+    limits: EpisodeLimits | None = None,
+) -> EpisodeRunner:
+    return EpisodeRunner(
+        env=env,
+        engine=engine,
+        chat=chat,
+        tree=Tree(QUESTION),
+        sample=0,
+        seed=1,
+        limits=limits or EpisodeLimits(),
+    )
 
 
 @pytest.mark.parametrize(
@@ -220,14 +239,8 @@ async def chatty(task: Task, endpoint: ProgramEndpoint) -> str:
 
 async def test_what_was_sampled_is_in_the_context_as_it_was_sampled() -> None:
     seen: list[str] = []
-    episode = EpisodeRunner(
-        env=env_of(agent=chatty),
-        engine=ScriptedEngine(saying("ONE", "TWO", "42", seen=seen)),
-        chat=Murmurs(),
-        tree=Tree(QUESTION),
-        sample=0,
-        seed=1,
-        limits=EpisodeLimits(),
+    episode = begin_episode(
+        env_of(agent=chatty), ScriptedEngine(saying("ONE", "TWO", "42", seen=seen)), Murmurs()
     )
     leaf = await asyncio.wait_for(episode.run(), SOON_S)
     assert leaf.outcome == Finished(1.0)
@@ -284,13 +297,10 @@ async def test_interleaved_conversations_train_on_what_was_sampled_bit_for_bit()
         told.append(result)
         return 1.0
 
-    episode = EpisodeRunner(
-        env=BlackBoxEnv(tasks=questions, score=score, agent=interleaved),
-        engine=engine,
-        chat=Murmurs(),
-        tree=Tree(QUESTION),
-        sample=0,
-        seed=1,
+    episode = begin_episode(
+        BlackBoxEnv(tasks=questions, score=score, agent=interleaved),
+        engine,
+        Murmurs(),
         limits=EpisodeLimits(max_turns=12),
     )
     leaf = await asyncio.wait_for(episode.run(), SOON_S)
@@ -360,14 +370,8 @@ async def shortens(task: Task, endpoint: ProgramEndpoint) -> str:
 
 async def test_a_program_that_leaves_out_what_is_refused_is_scored() -> None:
     engine = ScriptedEngine(saying("424242"))
-    episode = EpisodeRunner(
-        env=env_of(agent=shortens),
-        engine=engine,
-        chat=Strict(),
-        tree=Tree(QUESTION),
-        sample=0,
-        seed=1,
-        limits=EpisodeLimits(context_tokens=90),
+    episode = begin_episode(
+        env_of(agent=shortens), engine, Strict(), limits=EpisodeLimits(context_tokens=90)
     )
     leaf = await asyncio.wait_for(episode.run(), SOON_S)
     assert leaf.outcome == Finished(0.0)
@@ -418,14 +422,7 @@ async def test_a_program_without_an_answer_that_it_asked_for_is_a_failure(
 ) -> None:
     if not is_checked:  # as in a worker process, where nobody can say what a template renders
         monkeypatch.setattr(blackbox_env, "conversation_fault", unknown)
-    episode = EpisodeRunner(
-        env=env_of(agent=agent),
-        engine=ScriptedEngine(saying("42")),
-        chat=Strict(),
-        tree=Tree(QUESTION),
-        sample=0,
-        seed=1,
-    )
+    episode = begin_episode(env_of(agent=agent), ScriptedEngine(saying("42")), Strict())
     leaf = await asyncio.wait_for(episode.run(), SOON_S)
     assert isinstance(leaf.outcome, Failed)
     assert leaf.outcome.kind == "request"
@@ -450,14 +447,8 @@ async def test_a_limit_does_not_hide_that_a_program_did_without_an_answer(
 ) -> None:
     """A mutant that cuts such a trajectory, and trains it with a reward of 0, is caught."""
     env = env_of(agent=agent)
-    episode = EpisodeRunner(
-        env=env,
-        engine=ScriptedEngine(saying("42")),
-        chat=LetterChat(),
-        tree=Tree(QUESTION),
-        sample=0,
-        seed=1,
-        limits=EpisodeLimits(max_turns=1),
+    episode = begin_episode(
+        env, ScriptedEngine(saying("42")), LetterChat(), limits=EpisodeLimits(max_turns=1)
     )
     leaf = await asyncio.wait_for(episode.run(), SOON_S)
     told = leaf.outcome
@@ -470,14 +461,7 @@ async def test_a_limit_does_not_hide_that_a_program_did_without_an_answer(
 
 
 async def test_a_program_that_breaks_fails_its_trajectory_alone() -> None:
-    episode = EpisodeRunner(
-        env=env_of(agent=broken),
-        engine=ScriptedEngine(saying("42")),
-        chat=LetterChat(),
-        tree=Tree(QUESTION),
-        sample=0,
-        seed=1,
-    )
+    episode = begin_episode(env_of(agent=broken), ScriptedEngine(saying("42")), LetterChat())
     leaf = await asyncio.wait_for(episode.run(), SOON_S)
     assert isinstance(leaf.outcome, Failed)
     said, _, place = leaf.outcome.error.partition("; at ")
