@@ -203,18 +203,18 @@ def shape_at(path: str) -> ModelShape:
 
 
 def _check_layers(path: str, file: Path) -> None:
-    """Raise `ConfigError` for more layers than are planned; transformers lists each as it reads."""
+    """Raise `ConfigError` for no layers, or more than are planned; transformers takes both."""
     try:
         fields = json.loads(file.read_bytes())
         sections = [fields, fields.get("text_config") or {}]
-        layers = max(section.get("num_hidden_layers") or 0 for section in sections)
-        many = layers > MOST_LAYERS
+        counts = [section.get("num_hidden_layers", 1) for section in sections]
+        wrong = next((count for count in counts if not 1 <= count <= MOST_LAYERS), None)
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return  # transformers says what is wrong with it
-    if many:
+    if wrong is not None:
         raise ConfigError(
-            f"policy.path={path!r} has a config.json with num_hidden_layers {layers:,}, and a plan "
-            f"goes up to {MOST_LAYERS:,}; give the folder of a language model"
+            f"policy.path={path!r} has a config.json with num_hidden_layers {wrong:,}, and a plan "
+            f"is of 1 to {MOST_LAYERS:,}; give the folder of a language model"
         )
 
 

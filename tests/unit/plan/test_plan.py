@@ -146,6 +146,8 @@ def test_an_unknown_model_is_refused_with_the_known_ones(tmp_path: Any) -> None:
             '{"model_type": "qwen3", "num_hidden_layers": 99999999}',
             "num_hidden_layers 99,999,999, and",
         ),
+        ('{"model_type": "qwen3", "num_hidden_layers": -3}', "layers -3, and a plan is of 1 to"),
+        ('{"model_type": "qwen3", "num_hidden_layers": 0}', "layers 0, and a plan is of 1 to"),
         ("[", "cannot be read by AutoConfig"),
     ],
 )
