@@ -67,6 +67,9 @@ class Observation:
     request: TurnRequest | None = None
     """Set by an environment whose messages are an agent program's: limits on the next turn, of
     which the action then tells its usage."""
+    unhinted: tuple[Message, ...] | None = None
+    """Of `reset`, by an environment that put a hint into `messages`: the same messages without it,
+    which `learn.hint` can train after (see `gives_hints`). The policy is not shown them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +293,15 @@ def suggests_strategies(env: object) -> bool:
         env: Any object; one without the attribute `suggests_strategies` does not.
     """
     return getattr(env, "suggests_strategies", False) is True
+
+
+def gives_hints(env: object) -> bool:
+    """Return whether an environment opens with hints, and gives each prompt without its hint, too.
+
+    Args:
+        env: Any object; one without the attribute `gives_hints` does not.
+    """
+    return getattr(env, "gives_hints", False) is True
 
 
 @runtime_checkable

@@ -201,6 +201,13 @@ ROWS: Mapping[str, MethodRow] = {
     "selection.d3s": _row("fresh", run__steps=12, learn__selection=[{"name": "d3s"}]),
     "selection.overlong": _row("long", learn__selection=[{"name": "overlong"}]),
     "sampler.uniform": _row("known", curation__sampler={"name": "uniform"}),
+    "hint.remove": _row("nudged", learn__hint={"name": "remove"}),
+    "hint.distill": _row(
+        "nudged",
+        "NudgeRL, both terms",
+        learn__hint={"name": "distill"},
+        learn__advantage={"name": "nudge"},
+    ),
     "sampler.cdas": _row("known", curation__sampler={"name": "cdas"}),
     "sampler.vade": _row("known", curation__sampler={"name": "vade"}),
     "allocation.dart": _row("known", curation__allocation={"name": "dart"}),

@@ -77,6 +77,10 @@ def check_opening(env: Env, returned: object) -> tuple[Observation, Info]:
             f"there are {len(opening.messages)} messages and tools={opening.tools}; use tools=() "
             "if there are no tools",
         )
+    unhinted: Any = opening.unhinted
+    if unhinted is not None and not (unhinted and _is_sequence_of(Message, unhinted)):
+        what = f"unhinted is {_describe(unhinted)}; give the messages without the hint, or None"
+        raise _build_error(env, "reset", RESET_RETURNS, what)
     return opening, info
 
 
@@ -99,6 +103,9 @@ def check_step(env: Env, returned: object) -> Step:
     if (fault := find_component_fault(components)) is not None:
         raise _build_error(env, "step", REWARDS_ARE_FINITE, fault)
     _check_messages(env, "step", STEP_RETURNS, observation)
+    if observation.unhinted is not None:
+        what = "the observation has unhinted messages, which only an opening can have"
+        raise _build_error(env, "step", STEP_RETURNS, what)
     return cast("Step", returned)
 
 

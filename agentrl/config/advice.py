@@ -103,6 +103,12 @@ SITUATIONS: Mapping[str, TrainingSituation] = {
                 use="Suggests strategies in prompts, by an environment such as `NudgedEnv`.",
                 row="advantage.nudge",
             ),
+            MethodAdvice(
+                name="NudgeRL's second term",
+                overrides=("learn.advantage={name: nudge}", "learn.hint={name: distill}"),
+                use="Teaches what was found with a hint to the policy without it, too.",
+                row="hint.distill",
+            ),
         ),
         pages=("curation", "how-to/no-rise"),
     ),

@@ -8,6 +8,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from agentrl.config.learning.advantage import AnyAdvantage, GrpoAdvantage
 from agentrl.config.learning.correction import AnyCorrection, TruncatedCorrection
 from agentrl.config.learning.group_reward import AnyGroupReward
+from agentrl.config.learning.hint import AnyHint
 from agentrl.config.learning.loss import Aggregation, AnyLoss, PpoClipLoss
 from agentrl.config.learning.proximal import AnyProximal, RecomputedProximal
 from agentrl.config.learning.rejection import AnyRejection
@@ -161,6 +162,9 @@ class LearnSection(ConfigSection):
     not change."""
     selection: tuple[AnySelection, ...] = ()
     """Sample selection, applied to the batch in order after advantages are computed."""
+    hint: AnyHint | None = None
+    """Prompt after which trajectories train whose environment gave a hint in it. Null is the one
+    with the hint, as sampled."""
     aggregation: Aggregation | None = None
     """Aggregation of token losses, counted over the whole optimiser step. Null uses the default of
     the loss: seq-mean-token-mean for gspo and sapo, token-mean for the others."""

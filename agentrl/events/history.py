@@ -60,7 +60,12 @@ def _describe_observation(observation: Observation) -> list[object]:
         *([True] if observation.anew else []),
         *([{"after": observation.after}] if observation.after is not None else []),
         *([_describe_request(observation.request)] if observation.request is not None else []),
+        *([_describe_unhinted(observation.unhinted)] if observation.unhinted is not None else []),
     ]
+
+
+def _describe_unhinted(messages: tuple[Message, ...]) -> dict[str, object]:
+    return {"unhinted": [_describe_message(message) for message in messages]}
 
 
 def _describe_request(request: TurnRequest) -> list[object]:

@@ -15,6 +15,7 @@ from agentrl.learn import (
     advantages,
     corrections,
     group_reward,
+    hint,
     losses,
     proximals,
     rejections,
@@ -55,6 +56,7 @@ SLOTS = (
     MethodSlot("correction", corrections.METHODS),
     MethodSlot("rejection", rejections.METHODS),
     MethodSlot("selection", selection.METHODS),
+    MethodSlot("hint", hint.METHODS),
 )
 """All slots, in the order in which `docs/methods.md` explains them."""
 

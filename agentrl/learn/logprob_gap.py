@@ -23,12 +23,14 @@ def observe_gap(
     behaviour: Float[Tensor, "rows width"],
     ages: Int[Tensor, "rows width"],
     mask: Bool[Tensor, "rows width"],
+    other_prompt: Bool[Tensor, "rows 1"] | None = None,
 ) -> None:
     """Count the log-ratios trainer / behaviour of the sampled tokens.
 
     `engine_gap/kl` is the k3 estimate of KL(behaviour || trainer), which is never negative;
     `engine_gap/kl_k1` is the plain mean of log(behaviour / trainer). Tokens of age 0 are counted
-    apart too: there both have the same weights, and only numerics may differ.
+    apart too: there both have the same weights, and only numerics may differ. Rows after another
+    prompt than they were sampled after are not among those.
     """
     d = gaps.double()
     tally.mean("engine_gap/mean_abs", d.abs(), where=mask)
@@ -42,6 +44,8 @@ def observe_gap(
     tally.mean("ratio", cut.exp(), where=mask)
     tally.mean("ratio_squared", (2 * cut).exp(), where=mask)
     same = (ages == 0) & finite & mask
+    if other_prompt is not None:
+        same = same & ~other_prompt
     tally.mean("engine_gap/age0_fraction", same, where=mask)
     tally.mean("engine_gap/age0_mean_abs", d.abs(), where=same)
     tally.peak("engine_gap/age0_max", d.abs(), where=same)

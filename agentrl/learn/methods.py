@@ -7,6 +7,7 @@ from agentrl.learn import (
     advantages,
     corrections,
     group_reward,
+    hint,
     losses,
     proximals,
     rejections,
@@ -17,6 +18,7 @@ from agentrl.learn.advantage import AdvantageFunction
 from agentrl.learn.catalogue import SLOTS
 from agentrl.learn.correction import AnyCorrectionFunction, RejectionFunction
 from agentrl.learn.group_reward import GroupRewardFunction
+from agentrl.learn.hint import HintFunction
 from agentrl.learn.loss import AnyLossFunction
 from agentrl.learn.method import Need, bind_method, find_needs
 from agentrl.learn.proximal import ProximalFunction
@@ -37,6 +39,7 @@ class LearnMethods:
     correction: AnyCorrectionFunction
     rejections: tuple[RejectionFunction, ...]
     selections: tuple[SelectionFunction, ...]
+    hint: HintFunction | None
     needs: frozenset[Need]
 
     @classmethod
@@ -54,6 +57,7 @@ class LearnMethods:
             correction=bind_method(corrections.METHODS, section.correction),
             rejections=tuple(bind_method(rejections.METHODS, each) for each in section.rejection),
             selections=tuple(bind_method(selection.METHODS, each) for each in section.selection),
+            hint=None if section.hint is None else bind_method(hint.METHODS, section.hint),
             needs=LossRegularisers.from_config(section).needs.union(
                 *(find_needs(s.methods, each) for s in SLOTS for each in s.sections(section))
             ),

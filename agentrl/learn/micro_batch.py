@@ -66,6 +66,8 @@ class MicroBatch:
     returns: Float[Tensor, "rows width"] | None = None
     weights: Float[Tensor, "rows width"] | None = None
     """Factor on the loss of each token; None is 1 for all."""
+    other_prompt: Bool[Tensor, "rows 1"] | None = None
+    """True for rows after another prompt than they were sampled after; None where there is none."""
 
     @property
     def mask(self) -> Bool[Tensor, "rows width"]:
@@ -100,6 +102,9 @@ def micro_batch(
         values=optional([s.values for s in samples]),
         returns=optional([s.returns for s in samples]),
         weights=optional([s.weights for s in samples]),
+        other_prompt=torch.tensor([[s.other_prompt] for s in samples], device=device)
+        if any(s.other_prompt for s in samples)
+        else None,
     )
 
 

@@ -59,6 +59,11 @@ class TrainingSample:
     """Jumps as in `Trajectory`. With any the sample is no context; `contexts` returns its
     contexts."""
     images: tuple[ImageSpan, ...] = ()
+    other_prompt: bool = False
+    """True where it trains after another prompt than it was sampled after: its log-probs are not
+    the engine's."""
+    hint_coefficient: float = 0.0
+    """Weight of a second loss, after the prompt without a hint; see `hint`."""
     root: int | None = None
     """Index of the one of the group's first trajectories that it grew from, where it is known."""
 

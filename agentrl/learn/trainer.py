@@ -28,6 +28,7 @@ from agentrl.learn.critic import critic_of, explained_variance, watch_hidden_sta
 from agentrl.learn.dtensor import alike, local
 from agentrl.learn.ewma import WeightEma
 from agentrl.learn.group_reward import reward_groups
+from agentrl.learn.hint import apply_hints, make_unhinted_rows
 from agentrl.learn.layouts import LAYOUTS
 from agentrl.learn.layouts.probe import check_layout
 from agentrl.learn.logprob_gap import GapAlarm, gap_metrics
@@ -97,6 +98,7 @@ if TYPE_CHECKING:
     from agentrl.config.run import RunConfig
 
 TrainerT = TypeVar("TrainerT", bound="PolicyTrainer")
+ItemT = TypeVar("ItemT")
 
 
 class PolicyTrainer:
@@ -265,6 +267,8 @@ class PolicyTrainer:
             return self._learn(batch)
 
     def _learn(self, batch: TrainingBatch) -> dict[str, float]:
+        if self._methods.hint is not None:
+            batch = replace(batch, groups=apply_hints(batch.groups, self._methods.hint))
         with explain_out_of_memory(LearnError, "scoring the batch of a step", PASS_WAY_OUT):
             batch, groups, faults = self._score(batch)
         raw = batch.groups
@@ -283,11 +287,14 @@ class PolicyTrainer:
         taught = TokenCreditCollector(batch, credited) if self.keeps_credit else None
         if self.critic is not None:
             tally.mean("critic/explained_variance", explained_variance(groups))
+        unhinted = [make_unhinted_rows(row) for row in rows if row.sample.hint_coefficient]
         rows = [part for row in rows for part in rows_of(row)]
         with explain_out_of_memory(LearnError, "scoring the batch of a step", PASS_WAY_OUT):
             rows = self.anchor.score_batch(rows, version=self.version)
-        for number, part in enumerate(self._parts(rows)):
-            self._update(number, part, tally, taught)
+        # Each part of the rows goes with as large a part of the second losses.
+        parts = zip(self._parts(rows), self._parts(unhinted, len(rows)), strict=True)
+        for number, (part, second) in enumerate(parts):
+            self._update(number, part, second, tally, taught)
         self.credits = () if taught is None else taught.credits(self.ranks)
         self.version += 1
         metrics |= gap_metrics(tally)
@@ -513,20 +520,22 @@ class PolicyTrainer:
         first = "entropies" in needs or "proximal logprobs" in self._credit_needs
         return first or (several and "proximal logprobs" in needs)
 
-    def _parts(self, rows: list[CreditedSample]) -> Iterator[list[CreditedSample]]:
+    def _parts(self, items: Sequence[ItemT], rows: int | None = None) -> Iterator[list[ItemT]]:
+        """Yield the items of each optimiser step, of as many as `rows` are split into."""
         for epoch in range(self._epochs):
-            order = np.arange(len(rows))
+            order = np.arange(len(items))
             if self._minibatches > 1:
                 seed = derive(self._seed, "minibatches", self.version, epoch)
-                order = np.random.default_rng(seed).permutation(len(rows))
-            parts = np.array_split(order, min(self._minibatches, len(rows)))
-            for part in parts:
-                yield [rows[i] for i in part]
+                order = np.random.default_rng(seed).permutation(len(items))
+            count = len(items) if rows is None else rows
+            for part in np.array_split(order, min(self._minibatches, count)):
+                yield [items[i] for i in part]
 
     def _update(
         self,
         number: int,
         rows: Sequence[CreditedSample],
+        unhinted: Sequence[Sequence[CreditedSample]],
         tally: MetricAccumulator,
         taught: TokenCreditCollector | None,
     ) -> None:
@@ -547,6 +556,10 @@ class PolicyTrainer:
             for subset in (live, idle):
                 for indices in self.ranks.plan(self._layout, subset):
                     total += self._pass([subset[i] for i in indices], task, trains=subset is live)
+            second = [row for trajectory in unhinted for row in trajectory]
+            for indices in self.ranks.plan(self._layout, second):
+                chosen = [second[i] for i in indices]
+                total += self._pass_unhinted(chosen, len(unhinted), local_metrics)
         tally.take(self.ranks.merge_tally(local_metrics))
         if number == 0:
             self._gap_alarm.look(tally)
@@ -596,6 +609,18 @@ class PolicyTrainer:
             (loss + value_loss).backward()
         return loss.detach()
 
+    def _pass_unhinted(
+        self, rows: Sequence[CreditedSample], trajectories: int, tally: MetricAccumulator
+    ) -> Tensor:
+        """Run a forward and a backward pass over rows of the second loss; return the loss."""
+        if rows:
+            batch = micro_batch(rows, layout=self._layout, device=self._device)
+            loss = self._gradient.unhinted_loss(batch, trajectories=trajectories, tally=tally)
+        else:
+            loss = self._gradient.compute_empty_loss()
+        loss.backward()
+        return loss.detach()
+
     def _split_idle(
         self, rows: Sequence[CreditedSample]
     ) -> tuple[list[CreditedSample], list[CreditedSample]]:
@@ -630,6 +655,7 @@ def digest_decisions(rows: Sequence[CreditedSample], batch: TrainingBatch) -> st
         place = places.get(id(row.token_ids))
         digest.update(row.token_ids.tobytes() if place is None else b"%d" % place)
         digest.update(np.packbits(row.mask).tobytes())
+        digest.update(b"%d %a" % (row.sample.other_prompt, row.sample.hint_coefficient))
         for values in (row.advantages, row.sample.weights):
             if values is not None:
                 digest.update(_drop_repeats(np.asarray(values, np.float64)[row.mask]).tobytes())

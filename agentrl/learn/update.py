@@ -145,8 +145,20 @@ class PolicyGradient:
                 behaviour=batch.behaviour,
                 ages=policies.mismatch.ages,
                 mask=batch.mask,
+                other_prompt=batch.other_prompt,
             )
         return loss
+
+    def unhinted_loss(
+        self, batch: MicroBatch, *, trajectories: int, tally: MetricAccumulator
+    ) -> Float[Tensor, ""]:
+        """Return this micro-batch's share of the second loss of samples with a hint.
+
+        `trajectories` of the optimiser step have it; see `hint.make_unhinted_rows`.
+        """
+        logprobs = self._scorer.score_tokens(batch.tokens).logprobs
+        tally.mean("hint/logprob", logprobs, where=batch.mask)
+        return torch.where(batch.mask, -batch.advantages * logprobs, 0.0).sum() / trajectories
 
     def compute_empty_loss(self) -> Float[Tensor, ""]:
         """Return the loss of a pass without rows, which is 0: other ranks need our weights."""

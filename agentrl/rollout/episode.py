@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import dropwhile
 from typing import Final, Protocol, cast
 
 from agentrl.authoring.env_contract import reset_env, step_env
@@ -267,8 +268,7 @@ class EpisodeRunner:
             self._asked = observation.request
             if (size := _characters(observation)) > self._observation_limit:
                 raise self._long_prompt(f"{size} characters")
-            for segment in await self._render_segments(observation):
-                self._append(segment, turn=0)
+            await self._open_with(observation)
             self._forget_images(0)
             self._check_prompt()
             if self.events is not None:
@@ -289,6 +289,26 @@ class EpisodeRunner:
         self._noise_seed = noise_seed(self.seed, self.tree, self._at)
         self._given_tokens = len(self._context)
         return 0 if self.begin is None else self.begin.turn
+
+    async def _open_with(self, observation: Observation) -> None:
+        """Append the prompt; before one with a hint the prompt without it, which it withdraws."""
+        segments = await self._render_segments(observation)
+        withdraws = 0
+        if observation.unhinted is not None:
+            bare = replace(observation, messages=observation.unhinted, unhinted=None)
+            unhinted = await self._render_segments(bare)
+            if (size := _count_tokens(unhinted)) > (hinted := _count_tokens(segments)):
+                raise EnvError(
+                    f"the prompt of task {self._task.id} has {size} tokens without its hint and "
+                    f"{hinted} with it, but a hint adds to a prompt; give `unhinted` the same "
+                    "messages without the hint"
+                )
+            for segment in unhinted:
+                self._append(segment, turn=0)
+            withdraws, self._context = len(unhinted), []
+        for segment in segments:
+            self._append(segment, turn=0, withdraws=withdraws)
+            withdraws = 0
 
     async def _go_on(
         self, observation: Observation, turn: int, *, tool_status: str, seconds: float
@@ -373,7 +393,7 @@ class EpisodeRunner:
             segments = await self._render_segments(observation)
         except (ConfigError, EnvError, RequestError) as error:
             return str(error)
-        count = sum(len(segment.token_ids) for segment in segments)
+        count = _count_tokens(segments)
         if self._at is None and count >= self.limits.context_tokens:
             raise ContextOverflow(
                 f"the conversation has {count} tokens, but engine.context_tokens is "
@@ -694,12 +714,18 @@ class EpisodeRunner:
 def noise_seed(seed: int, tree: Tree, node: int | None) -> int:
     """Return the seed of the sampling noise in the context at `node`.
 
-    The noise of a token depends on its position, so every context after the first one has a seed
-    of its own: a conversation that is begun twice is not answered twice alike.
+    The noise of a token depends on its position, so every context after the first one in which
+    something was sampled has a seed of its own: a conversation that is begun twice is not answered
+    twice alike.
     """
     path = () if node is None else tree.path(node)
+    path = dropwhile(lambda part: part.source != "sampled", path)
     turns = [p.turn for p in path if p.resumes or (p.withdraws and p.source == "prompt")]
     return derive(seed, "context", turns[-1]) if turns else seed
+
+
+def _count_tokens(segments: Sequence[TokenSegment]) -> int:
+    return sum(len(segment.token_ids) for segment in segments)
 
 
 def _characters(observation: Observation) -> int:

@@ -19,7 +19,7 @@ from agentrl.config.learning.group_reward import VOTES
 from agentrl.config.run import ProbeSection, RunConfig, SandboxSection
 from agentrl.config.schema import plain
 from agentrl.config.section import mark_read
-from agentrl.env import Env, count_milestones, reports_answer, suggests_strategies
+from agentrl.env import Env, count_milestones, gives_hints, reports_answer, suggests_strategies
 from agentrl.errors import ConfigError
 from agentrl.evaluation.held_out import HeldOutEvaluation
 from agentrl.evaluation.split_guard import SplitOverlap, check_overlap, find_overlap
@@ -152,6 +152,7 @@ def check_splits(config: RunConfig, env: Env, heldout: Sequence[Task]) -> None:
 def check_reports(config: RunConfig, env: Env) -> None:
     """Raise `ConfigError` where a method needs to be told what the environment does not report."""
     _check_answers(config, env)
+    _check_hints(config, env)
     advantage = config.learn.advantage
     if isinstance(advantage, NudgeAdvantage) and not suggests_strategies(env):
         raise ConfigError(
@@ -164,6 +165,17 @@ def check_reports(config: RunConfig, env: Env) -> None:
             f"learn.advantage.name is {advantage.name}, but {config.env.id} reports no milestones "
             "with these env.kwargs; set `milestones: true` there if it has that key (code/Mix-v0), "
             "or let your environment report `milestone/1` and `milestone_turn/1` (docs/methods.md)"
+        )
+
+
+def _check_hints(config: RunConfig, env: Env) -> None:
+    hint = config.learn.hint
+    if hint is not None and not gives_hints(env):
+        raise ConfigError(
+            f"learn.hint.name is {hint.name}, which trains after prompts without their hints, but "
+            f"{config.env.id} gives none; set env.id: agentrl_envs.strategies:NudgedEnv, and name "
+            "that as `env` in env.kwargs (or set gives_hints = True and `unhinted` in the opening "
+            "of your environment), or remove the key"
         )
 
 

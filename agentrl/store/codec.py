@@ -175,7 +175,8 @@ class _Encoder:
                 return {"$image": [self._objects.put(value.data), value.media_type]}
             case Observation():
                 tools = None if value.tools is None else self._store_tools(value.tools)
-                rare = [value.anew, value.after, self.plain(value.request)]
+                unhinted = self.plain(value.unhinted)
+                rare = [value.anew, value.after, self.plain(value.request), unhinted]
                 while rare and (rare[-1] is None or rare[-1] is False):
                     rare.pop()
                 return {"$observation": [self.plain(value.messages), tools, *rare]}

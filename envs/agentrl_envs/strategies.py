@@ -30,6 +30,7 @@ class NudgedEnv(EnvWrapper):
     """
 
     suggests_strategies = True
+    gives_hints = True
 
     def __init__(
         self,
@@ -82,7 +83,9 @@ class NudgedEnv(EnvWrapper):
             self._number = self.choose_strategy(task.id, sample, seed=seed or 0)
         if self._number:
             text = self._wording.replace("{strategy}", self._strategies[self._number - 1])
-            observation = replace(observation, messages=_append(observation.messages, text))
+            unhinted = observation.messages
+            hinted = _append(unhinted, text)
+            observation = replace(observation, messages=hinted, unhinted=unhinted)
         return observation, info
 
     async def step(self, action: Action) -> Step:

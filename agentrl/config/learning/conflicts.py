@@ -15,6 +15,7 @@ from agentrl.config.learning.advantage import (
 )
 from agentrl.config.learning.correction import NoCorrection
 from agentrl.config.learning.group_reward import VOTES
+from agentrl.config.learning.hint import RemovedHint
 from agentrl.config.learning.loss import BapoLoss, M2poLoss
 from agentrl.config.learning.proximal import (
     BehaviourProximal,
@@ -37,6 +38,7 @@ def learning_conflicts(config: "RunConfig") -> Iterator[str]:
     yield from _check_loss(config)
     yield from _check_critic(config)
     yield from _check_replay(config)
+    yield from _check_hint(config)
     yield from _check_overlong(config)
     yield from _check_votes(config)
     yield from _check_echo(config)
@@ -123,15 +125,34 @@ def _check_critic(config: "RunConfig") -> Iterator[str]:
 def _check_replay(config: "RunConfig") -> Iterator[str]:
     learn = config.learn
     if (
-        config.curation.pool.name == "success"
-        and isinstance(learn.correction, NoCorrection)
-        and isinstance(learn.proximal, RecomputedProximal)
-        and not isinstance(learn.loss, M2poLoss)
+        not isinstance(learn.correction, NoCorrection)
+        or not isinstance(learn.proximal, RecomputedProximal)
+        or isinstance(learn.loss, M2poLoss)
     ):
+        return
+    others = {
+        "curation.pool.name is success, which reuses trajectories sampled by older policies": (
+            config.curation.pool.name == "success"
+        ),
+        "learn.hint.name is remove, which trains after other prompts than were sampled after": (
+            isinstance(learn.hint, RemovedHint)
+        ),
+    }
+    for setting, is_set in others.items():
+        if is_set:
+            yield (
+                f"{setting}, but learn.correction.name is none, which would train them as "
+                "on-policy; set learn.correction.name: tis"
+            )
+
+
+def _check_hint(config: "RunConfig") -> Iterator[str]:
+    images = config.rollout.images
+    if config.learn.hint is not None and images is not None:
         yield (
-            "curation.pool.name is success, which reuses trajectories sampled by older policies, "
-            "but learn.correction.name is none, which would train them as on-policy; set "
-            "learn.correction.name: tis"
+            f"learn.hint.name is {config.learn.hint.name}, but rollout.images is {images}: a "
+            "prompt whose images are dropped cannot be told from one with a hint; set "
+            "rollout.images: null, or remove learn.hint"
         )
 
 

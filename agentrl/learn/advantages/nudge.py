@@ -47,7 +47,7 @@ def nudge(
     """Return `compare_strategies` of each group, by the reward component `strategy`.
 
     Training sees the prompt with the strategy, as sampling did. NudgeRL's second term, which trains
-    the same tokens after the bare prompt, is not here.
+    the same tokens after the bare prompt, is `hint.distill`.
     """
     return [
         advantages
