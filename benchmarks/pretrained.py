@@ -69,7 +69,7 @@ def train(name: str, seed: int, folder: Path, *, quick: bool) -> Path:
     """Train one proof with one seed, or go on with it, and return the folder of its run."""
     proof = PROOFS[name]
     run = folder / f"{name.replace(', ', '-')}-{seed}"
-    if (run / "summary.json").is_file():
+    if evaluation_file(run, "after").is_file():
         return run
     keys = {"run.folder": str(folder), "run.name": run.name, "run.seed": str(seed), **proof.keys}
     keys |= QUICK if quick else {}
@@ -116,7 +116,12 @@ def row(name: str, seed: int, run: Path) -> str:
 
 def read_evaluation(run: Path, when: str) -> dict[str, Any]:
     """Return an evaluation of a run."""
-    return json.loads((run / "evaluations" / f"{when}.json").read_text())
+    return json.loads(evaluation_file(run, when).read_text())
+
+
+def evaluation_file(run: Path, when: str) -> Path:
+    """Return the file of an evaluation; the one after training is written last."""
+    return run / "evaluations" / f"{when}.json"
 
 
 def table(runs: Mapping[tuple[str, int], Path]) -> str:
