@@ -109,6 +109,12 @@ SITUATIONS: Mapping[str, TrainingSituation] = {
                 use="Teaches what was found with a hint to the policy without it, too.",
                 row="hint.distill",
             ),
+            MethodAdvice(
+                name="removed hints",
+                overrides=("learn.hint={name: remove}",),
+                use="Trains what was sampled after a hint as if the prompt had none.",
+                row="hint.remove",
+            ),
         ),
         pages=("curation", "how-to/no-rise"),
     ),
