@@ -34,6 +34,7 @@ from agentrl.learn.micro_batch import CreditedSample
 from agentrl.learn.sample import TrainingGroup, TrainingSample, groups_of, sample_of
 from agentrl.learn.trainer import PolicyTrainer
 from agentrl.message import Message
+from agentrl.policy import Completion, GenerateRequest
 from agentrl.rollout.episode import EpisodeRunner
 from agentrl.run import build
 from agentrl.store.codec import pack, unpack
@@ -340,7 +341,7 @@ async def test_sampling_is_that_of_the_prompt_with_the_hint() -> None:
     seeds: list[int] = []
 
     class Noting(ScriptedEngine):
-        async def generate(self, request):
+        async def generate(self, request: GenerateRequest) -> Completion:
             seeds.append(request.seed)
             return await super().generate(request)
 
