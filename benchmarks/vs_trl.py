@@ -5,17 +5,20 @@
   of 369 tokens, at most four calls each; a policy that was taught to play it, half of the time
   badly. Its steps are also the learning curve: CPU-seconds until the mean reward of five steps is
   at least each of `LEVELS`. `--learning-steps 40 --learning-only` measures nothing else.
+- `--model FOLDER`: the multi-turn task alone, with a released model that is taught the game,
+  and the peak memory of both. `PEER_ROWS` rows per pass in TRL, which holds the logits of a pass.
 
-A 4.2 M Qwen3 in float32. Weights, tokenizer, chat template, tasks, sampling, loss (clipped, token
-mean over the batch, advantages over the group's deviation), AdamW, clipping of the gradient,
-threads and allocator are the same. Each contender has a process of its own, and they take their
-steps in turns; the first step of each is not measured. A step is everything from the end of the one
-before: rollout, training, and for agentrl the record on disk and TensorBoard, which it always
-writes. TRL writes no checkpoints and logs nothing. For TRL 8, 16, 32 and 64 rows per pass
-made no difference in the first task, and 64 is taken in both; it generates with `model.generate`,
-and its continuous batching was not tried here. Of a prompt, system message and tool are the
-same for all tasks, as they usually are, and agentrl computes what is alike in one pass only once;
-`agentrl, a group per pass` spares it nothing but what the eight games of a group share.
+A 4.2 M Qwen3 in float32, unless a model is named. Weights, tokenizer, chat template, tasks,
+sampling, loss (clipped, token mean over the batch, advantages over the group's deviation), AdamW,
+clipping of the gradient, threads and allocator are the same. Each contender has a process of its
+own, and they take their steps in turns; the first step of each is not measured. A step is
+everything from the end of the one before: rollout, training, and for agentrl the record on disk and
+TensorBoard, which it always writes. TRL writes no checkpoints and logs nothing. For TRL 8, 16, 32
+and 64 rows per pass made no difference in the first task, and 64 is taken in both; it generates
+with `model.generate`, and its continuous batching was not tried here. Of a prompt, system message
+and tool are the same for all tasks, as they usually are, and agentrl computes what is alike in one
+pass only once; `agentrl, a group per pass` spares it nothing but what the eight games of a group
+share.
 
 Before anything is timed, log-probs (1e-4 nats) and gradients (1e-4 of the norm) of one batch of
 conversations are compared; after the first step, prompts and advantages. A difference ends the
@@ -31,7 +34,12 @@ from pathlib import Path
 from sys import executable
 
 from benchmarks.beside_trl.agreement import agreement, check_first_step
-from benchmarks.beside_trl.policy import random_policy, warm_policy
+from benchmarks.beside_trl.policy import (
+    RELEASED_WARMSTART,
+    random_policy,
+    released_policy,
+    warm_policy,
+)
 from benchmarks.beside_trl.race import Program, Turn, measurements, race, reached
 from benchmarks.beside_trl.setup import Setup
 from benchmarks.beside_trl.venv import VERSIONS, chat_template, peer_python
@@ -41,11 +49,16 @@ KEPT = Path(__file__).parents[1] / ".bench"
 ALLOCATOR = Path("/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4")
 OURS, PEER, ALONE = "agentrl", "TRL", "agentrl, a group per pass"
 GOALS = {"single turn": 1.5, "multi-turn": 4.0}
+TRAINING_GOAL, MEMORY_GOAL = 2.5, 0.6
+"""With a released model: speed of training alone, and peak memory beside TRL's."""
 LEVELS = (0.34, 0.38, 0.42, 0.46)
 """Mean rewards of the game; the policy begins at about 0.29, and perfect play earns 0.66."""
 OVER_STEPS = 5
 """Steps in a mean; that of one step of 64 games scatters by about 0.04."""
 QUICK_WARM_STEPS = 80
+RELEASED_WARM_STEPS = 12
+PEER_ROWS = 8
+"""Of a released model; its vocabulary of 49,152 takes 0.1 GB of logits per row."""
 GROUP_TOKENS = 1700
 """A prompt and eight games: room for one group in a forward pass."""
 
@@ -65,9 +78,17 @@ def run(bench: Benchmark, programs: Mapping[str, Program], setup: Setup) -> list
     return turns
 
 
-def state(bench: Benchmark, turns: Sequence[Turn], setup: Setup) -> None:
+def state(
+    bench: Benchmark,
+    turns: Sequence[Turn],
+    setup: Setup,
+    *,
+    model: str = "",
+    training_goal: float | None = None,
+) -> None:
     """State rates and ratios of the steps after the first."""
-    title = f"{setup.task}, {setup.threads} thread{'s' * (setup.threads > 1)}"
+    what = f"{setup.task}, {model}" if model else setup.task
+    title = f"{what}, {setup.threads} thread{'s' * (setup.threads > 1)}"
     measured = turns[1:]
     goal = GOALS[setup.task] if setup.threads == 1 else None
     theirs = measurements(measured, PEER)
@@ -80,7 +101,8 @@ def state(bench: Benchmark, turns: Sequence[Turn], setup: Setup) -> None:
     for part in ("rollout", "training"):
         ours = measurements(measured, OURS, part=part)
         peer = measurements(measured, PEER, part=part)
-        bench.ratio(f"{title}, {OURS}, {part}", ours, peer, peer=PEER)
+        goal = training_goal if part == "training" else None
+        bench.ratio(f"{title}, {OURS}, {part}", ours, peer, peer=PEER, goal=goal)
     bench.ratio(
         f"{title}, {OURS}, wall", measurements(measured, OURS), theirs, peer=PEER, by="wall"
     )
@@ -108,6 +130,21 @@ def state_learning(bench: Benchmark, turns: Sequence[Turn]) -> None:
             bench.row(f"to reward {level}, {OURS}, speed", ratio, unit="x", peer=PEER)
 
 
+def state_memory(bench: Benchmark, turns: Sequence[Turn], *, model: str) -> None:
+    """State the peak memory of both, and the ratio."""
+    peaks = {name: turns[-1].records[name].peak_bytes for name in (OURS, PEER)}
+    for name, peak in peaks.items():
+        bench.row(f"{model}, {name}, peak memory", peak / 2**30, unit="GiB", better="lower")
+    bench.row(
+        f"{model}, {OURS}, peak memory beside TRL's",
+        peaks[OURS] / peaks[PEER],
+        unit="x",
+        better="lower",
+        peer=PEER,
+        goal=MEMORY_GOAL,
+    )
+
+
 def contenders(*, allocator: Path | None) -> dict[str, Program]:
     """Return both, with TRL's environment made if need be."""
     python = peer_python(KEPT / "trl")
@@ -120,11 +157,57 @@ def contenders(*, allocator: Path | None) -> dict[str, Program]:
 
 
 def compare(bench: Benchmark, chosen: argparse.Namespace) -> None:
-    """Check that both agree, and measure both tasks."""
+    """Check that both agree, and measure what is asked for."""
     allocator = ALLOCATOR if ALLOCATOR.exists() else None
     programs = contenders(allocator=allocator)
     folder = KEPT / "policies"
     folder.mkdir(parents=True, exist_ok=True)
+    if chosen.model is None:
+        compare_made(bench, chosen, programs, folder)
+    else:
+        compare_released(bench, chosen.model, programs, folder)
+    bench.notes.append(f"allocator of all: {allocator or 'the system'}")
+    bench.notes.append(f"agentrl: torch {metadata.version('torch')}; TRL: {', '.join(VERSIONS)}")
+
+
+def compare_released(
+    bench: Benchmark, model: Path, programs: Mapping[str, Program], folder: Path
+) -> None:
+    """Measure the multi-turn task with a released model."""
+    first = released_policy(folder / model.name, model, chat_template(KEPT / "trl"))
+    warm = warm_policy(
+        folder / f"{model.name}-warm",
+        first,
+        steps=RELEASED_WARM_STEPS,
+        warmstart_keys=RELEASED_WARMSTART,
+    )
+    setup = Setup(
+        task="multi-turn",
+        policy=str(warm),
+        steps=1 + bench.rounds,
+        threads=1,
+        completion_tokens=192,
+        learning_rate=2e-5,
+        peer_rows=PEER_ROWS,
+    )
+    check_agreement(bench, programs, setup)
+    turns = run(bench, programs, setup)
+    state(bench, turns, setup, model=model.name, training_goal=TRAINING_GOAL)
+    state_memory(bench, turns, model=model.name)
+
+
+def check_agreement(bench: Benchmark, programs: Mapping[str, Program], setup: Setup) -> None:
+    """Compare log-probs and gradients; end the benchmark where they differ."""
+    apart = agreement(setup, programs[PEER])
+    apart.check()
+    bench.row(f"{setup.task}: log-probs apart", apart.logprobs_nats, unit="nats", better="lower")
+    bench.row(f"{setup.task}: gradients apart", apart.gradients, unit="of norm", better="lower")
+
+
+def compare_made(
+    bench: Benchmark, chosen: argparse.Namespace, programs: Mapping[str, Program], folder: Path
+) -> None:
+    """Measure both tasks with the made policy."""
     first = random_policy(folder / "random", chat_template(KEPT / "trl"))
     if bench.quick:
         warm = warm_policy(folder / "warm-quick", first, steps=QUICK_WARM_STEPS)
@@ -147,19 +230,12 @@ def compare(bench: Benchmark, chosen: argparse.Namespace) -> None:
         first_round=1000 + 1000 * chosen.seed,
     )
     for setup in (words, game):
-        apart = agreement(setup, programs[PEER])
-        apart.check()
-        bench.row(
-            f"{setup.task}: log-probs apart", apart.logprobs_nats, unit="nats", better="lower"
-        )
-        bench.row(f"{setup.task}: gradients apart", apart.gradients, unit="of norm", better="lower")
+        check_agreement(bench, programs, setup)
     game = replace(game, steps=1 + (1 if bench.quick else chosen.learning_steps))
     if chosen.learning_only:
         state_learning(bench, run(bench, programs, game))
     else:
         measure(bench, programs, words, game)
-    bench.notes.append(f"allocator of all: {allocator or 'the system'}")
-    bench.notes.append(f"agentrl: torch {metadata.version('torch')}; TRL: {', '.join(VERSIONS)}")
 
 
 def measure(bench: Benchmark, programs: Mapping[str, Program], words: Setup, game: Setup) -> None:
@@ -178,6 +254,9 @@ def measure(bench: Benchmark, programs: Mapping[str, Program], words: Setup, gam
 def main() -> None:
     """Measure, print and write."""
     arguments = parser(__doc__)
+    arguments.add_argument(
+        "--model", type=Path, metavar="FOLDER", help="a released model, such as SmolLM2's"
+    )
     arguments.add_argument("--seed", type=int, default=0, help="of the games (default 0)")
     arguments.add_argument(
         "--learning-steps", type=int, default=11, help="measured multi-turn steps (default 11)"

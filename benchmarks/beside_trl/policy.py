@@ -1,13 +1,19 @@
 """The policies that both contenders begin with, made once and kept."""
 
 import random
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    AutoTokenizer,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from agentrl.config.load import load_config
 from agentrl.models.quiet import no_bars
@@ -18,6 +24,10 @@ from benchmarks.beside_trl.ours import config_file
 VOCABULARY = 4096
 CONTEXT_TOKENS = 1024
 WARM_STEPS = 220
+MADE_WARMSTART = {"learning_rate": 2e-3, "warmup_steps": 20}
+"""Of the made policy."""
+RELEASED_WARMSTART = {"learning_rate": 1e-4, "warmup_steps": 2}
+"""Of a model that was trained before."""
 END, START, PAD = "<|im_end|>", "<|im_start|>", "<|endoftext|>"
 WRITTEN = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
 SPLIT = Regex(r"[0-9]|\s?[A-Za-z]+|\s?[^\sA-Za-z0-9]+|\s+")
@@ -52,7 +62,26 @@ def random_policy(folder: Path, template: str) -> Path:
     return folder
 
 
-def warm_policy(folder: Path, begin: Path, *, steps: int = WARM_STEPS) -> Path:
+def released_policy(folder: Path, model: Path, template: str) -> Path:
+    """Copy a released model that speaks ChatML, with this chat template."""
+    if not folder.exists():
+        partial = folder.with_name(f".{folder.name}.partial")
+        shutil.copytree(model, partial, dirs_exist_ok=True)
+        (partial / "chat_template.jinja").unlink(missing_ok=True)
+        tokenizer = AutoTokenizer.from_pretrained(partial)
+        tokenizer.chat_template = template
+        tokenizer.save_pretrained(partial)
+        partial.rename(folder)
+    return folder
+
+
+def warm_policy(
+    folder: Path,
+    begin: Path,
+    *,
+    steps: int = WARM_STEPS,
+    warmstart_keys: Mapping[str, float] = MADE_WARMSTART,
+) -> Path:
     """Teach a policy to play the game, half of the time badly; takes minutes."""
     if not folder.exists():
         run = folder.with_name(f"{folder.name}-run")
@@ -65,8 +94,7 @@ def warm_policy(folder: Path, begin: Path, *, steps: int = WARM_STEPS) -> Path:
                 "steps": steps,
                 "batch_size": 16,
                 "demonstrations": 16 * min(steps, 125),
-                "learning_rate": 2e-3,
-                "warmup_steps": 20,
+                **warmstart_keys,
                 # All demonstrations begin alike: a quarter of the time that padded rows take.
                 "layout": "tree",
             },

@@ -60,3 +60,5 @@ class StepRecord:
     """Of every completion, where the contender tells."""
     advantages: tuple[float, ...] = ()
     """The same."""
+    peak_bytes: int = 0
+    """Highest resident memory of the process until the end of the step."""

@@ -4,6 +4,7 @@ Imports nothing of either contender.
 """
 
 import os
+import resource
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -53,6 +54,7 @@ class Stepping:
                 prompt_ids=self.prompt_ids,
                 rewards=self.rewards,
                 advantages=self.advantages,
+                peak_bytes=1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
             )
             self.pipe.send(asdict(record))
         self._part_s = [0.0, 0.0]
