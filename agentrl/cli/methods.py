@@ -29,9 +29,9 @@ class MethodsCommand(TyperCommand):
 
 def complete_situation(incomplete: str) -> list[str]:
     """Return the situations that begin with what was typed."""
-    from agentrl.config.advice import SITUATIONS
+    from agentrl.config.advice import read_situations
 
-    return [name for name in SITUATIONS if name.startswith(incomplete)]
+    return [name for name in read_situations() if name.startswith(incomplete)]
 
 
 def methods(
@@ -82,7 +82,7 @@ def methods(
 def _show_advice(name: str, *, markdown: bool, as_json: bool) -> None:
     from agentrl.config import advice
 
-    names = [name] if name else list(advice.SITUATIONS)
+    names = [name] if name else list(advice.read_situations())
     if as_json:
         show_json([advice.to_json(each) for each in names])
         return
@@ -90,7 +90,7 @@ def _show_advice(name: str, *, markdown: bool, as_json: bool) -> None:
         show_text(advice.markdown(names))
         return
     if not name:
-        rows = [(each, situation.meaning) for each, situation in advice.SITUATIONS.items()]
+        rows = [(each, situation.meaning) for each, situation in advice.read_situations().items()]
         show_table(("situation", "what it is"), rows)
         return
     situation = advice.find_situation(name)

@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 
 from agentrl.config import advice
-from agentrl.config.advice import NO_FIGURE, SITUATIONS, MethodAdvice
+from agentrl.config.advice import NO_FIGURE, MethodAdvice, read_situations
 from agentrl.config.load import load_config
 from benchmarks.method_rows import ROWS
 from benchmarks.methods import describe, read_recorded
 from tests.support.commands import agentrl
 
+SITUATIONS = read_situations()
 ADVICE = [each for situation in SITUATIONS.values() for each in situation.advice]
 
 
