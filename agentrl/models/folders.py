@@ -45,6 +45,7 @@ MXFP4 = "mxfp4"
 """Quantization in 4 bits of the experts of gpt-oss, as it is published."""
 CONFIG_FAULTS = (ValueError, TypeError, AttributeError, RuntimeError, ArithmeticError, LookupError)
 """Errors with which transformers makes no model of a config.json whose fields it has read."""
+TEXT_SUFFIXES = (".json", ".jinja", ".txt")
 MOST_FAULTS = 3
 """Tensors of a damaged folder that its error names."""
 
@@ -386,11 +387,25 @@ def _load_pretrained(kind: Any, path: str | Path, **options: Any) -> Any:
         if is_out_of_memory(error):
             raise
         # Readers of damaged files raise anything.
+        fault = describe_fault(error)
+        if isinstance(error, UnicodeDecodeError) and (name := _find_undecodable(Path(path))):
+            fault = f"{name} is not UTF-8: {fault}"
         raise ConfigError(
-            f"policy.path={text!r} cannot be read by {kind.__name__}: {describe_fault(error)}; "
+            f"policy.path={text!r} cannot be read by {kind.__name__}: {fault}; "
             "give a Hugging Face folder with config.json, *.safetensors, and a tokenizer, a "
             "complete GGUF file of a language model, or the name of a model"
         ) from error
+
+
+def _find_undecodable(folder: Path) -> str | None:
+    """Return the name of the first text file of a folder that is not UTF-8."""
+    for file in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if file.suffix in TEXT_SUFFIXES:
+            try:
+                file.read_text(encoding="utf-8")
+            except UnicodeDecodeError:
+                return file.name
+    return None
 
 
 def describe_fault(error: Exception) -> str:

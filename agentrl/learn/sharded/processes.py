@@ -21,6 +21,7 @@ from agentrl.errors import AgentrlError, ConfigError, LearnError
 from agentrl.learn.sharded.packed_object import SharedObject, receive_object
 from agentrl.learn.sharded.rank_link import RankCommand
 from agentrl.learn.sharded.rank_spec import RankSpec, follower, leave
+from agentrl.runtime.child_process import tail
 from agentrl.runtime.gpu_placement import VARIABLE
 
 READY = "ready"
@@ -28,7 +29,6 @@ END_S = 10.0
 """Seconds that a process has to end after its command socket is gone, before it is killed."""
 BLAME_S = 5.0
 """Seconds to wait for a process to be seen as ended after something broke."""
-LOG_BYTES = 4_000
 
 
 class LocalRankLink:
@@ -120,9 +120,7 @@ class _Member:
 
     @property
     def said(self) -> str:
-        size = self._log.seek(0, os.SEEK_END)
-        self._log.seek(max(0, size - LOG_BYTES))
-        return self._log.read().decode(errors="replace").strip() or "nothing"
+        return tail(self._log)
 
     def end(self) -> None:
         if self.process.poll() is None:

@@ -87,7 +87,7 @@ def blame_ended_rank(link: RankLink) -> Generator[None]:
         if why is None:
             raise
         raise LearnError(
-            f"{why}; the other ranks cannot continue without it. The run stops; run the same "
+            f"{why}\nThe other ranks cannot continue without it. The run stops; run the same "
             "command with --resume to continue from its newest checkpoint, with the number of "
             "devices in the config"
         ) from error

@@ -21,6 +21,14 @@ from agentrl.models.folders import load_model, load_tokenizer
 from agentrl.plan.model_shape import shape_at
 
 
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "chat_template.jinja"])
+def test_a_file_in_another_encoding_is_named(tmp_path: Path, name: str) -> None:
+    train_tokenizer(["What is it?"], vocab_size=300, folder=tmp_path)
+    (tmp_path / name).write_bytes("{{ 'é' }}".encode("latin-1"))
+    with pytest.raises(ConfigError, match=f"cannot be read by AutoTokenizer: {name} is not UTF-8"):
+        load_tokenizer(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("written", "problem"),
     [
