@@ -3,6 +3,7 @@
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -159,6 +160,7 @@ def steps(setup: Setup, stepping: Stepping) -> None:
 
 def agreement(setup: Setup, told: dict[str, Any]) -> list[list[float]]:
     """Write the gradient of the batch that is told; return the log-probs of what was sampled."""
+    setup = replace(setup, peer_rows=setup.rows)  # accelerate would divide what it accumulates
     with tempfile.TemporaryDirectory() as folder:
         made = trainer(setup, folder)
         made.model.train()
