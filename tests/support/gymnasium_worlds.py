@@ -51,6 +51,15 @@ class Slot(gymnasium.Env):
             open(os.path.join(folder, f"closed-{os.getpid()}"), "w").close()
 
 
+class Stuck(Slot):
+    """Its close never ends, whatever interrupts it."""
+
+    def close(self):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        while True:
+            time.sleep(60)
+
+
 def tell(seen, info):
     """Tell the total; a total of 5 is what this function cannot do."""
     total = int(seen["total"][0])

@@ -17,6 +17,8 @@ from typing import Any
 
 INFO_BYTES = 2**16
 """Most of one entry of an info, as JSON; a longer one is left out."""
+ASKED = []
+"""Environments that were made to be asked."""
 
 
 def preload():
@@ -71,13 +73,14 @@ def find_factory(id):
 
 def ask(params):
     """Return the prompt of an environment's tasks; refuse one that no words express."""
-    words = build_words(import_wording(params["agentrl"]), params)
-    try:
-        return {"prompt": words.build_prompt()}
-    finally:
-        # As after an episode: what was never reset may have nothing that it can close.
-        with contextlib.suppress(Exception):
-            words.close()
+    ASKED.append(build_words(import_wording(params["agentrl"]), params))
+    return {"prompt": ASKED[-1].build_prompt()}
+
+
+def close_asked():
+    """Close what was made for its prompt, as after an episode."""
+    for words in ASKED:
+        words.close()
 
 
 def build_words(wording, params):

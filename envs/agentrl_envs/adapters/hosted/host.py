@@ -13,11 +13,13 @@ hangs can be killed, and a world is copied by forking its process. One thread, a
 SETUP is JSON: `path`, folders for the import path, and `imports`, modules that are imported once. A
 kind has `preload()`, and `EPISODE`, a class with a method for every other method, perhaps with a
 `close` and with `facts`, the answer to `open`. One that is asked things outside of episodes has
-`ask(params)`; one of which more can be done once than an import has `warm_up()`, called before the
-first episode is forked. `NEEDS` has the oldest release that is played, by the name of a package; an
-older one is refused before anything is imported.
+`ask(params)`, and perhaps `close_asked()`, which puts away what that made; one of which more can be
+done once than an import has `warm_up()`, called before the first episode is forked. `NEEDS` has the
+oldest release that is played, by the name of a package; an older one is refused before anything is
+imported.
 """
 
+import contextlib
 import importlib
 import importlib.util
 import json
@@ -27,12 +29,15 @@ import selectors
 import signal
 import socket
 import sys
+import threading
 import traceback
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, BinaryIO, NoReturn
 
 READ_BYTES = 2**16
 MESSAGE_BYTES = 2**24
+CLOSE_S = 10.0
+"""Time in which what was made to answer a question has to be put away."""
 Message = dict[str, Any]
 
 
@@ -145,13 +150,25 @@ class HostServer:
                 if child is not None:
                     self.kill(child, signal.SIGTERM if method == "end" else signal.SIGKILL)
             elif method == "ask":
-                self.say({"id": message["id"], "result": self.kind.ask(message["params"])})
+                self.ask(message)
             elif child is None:
                 self.say({"id": message["id"], "error": f"there is no session {session}"})
             else:
                 self.hand(child, message)
         except Exception as error:  # noqa: BLE001 - told to whoever asked
             self.say({"id": message.get("id"), "error": describe_error(error)})
+
+    def ask(self, message: Message) -> None:
+        """Answer outside of any episode; then put away what that took, or end with it."""
+        try:
+            self.say({"id": message["id"], "result": self.kind.ask(message["params"])})
+        finally:
+            ending = threading.Timer(CLOSE_S, os._exit, (0,))
+            ending.start()
+            # What was never reset may have nothing that it can close.
+            with contextlib.suppress(Exception):
+                getattr(self.kind, "close_asked", lambda: None)()
+            ending.cancel()
 
     def hand(self, child: EpisodeProcess, message: Message) -> None:
         child.waiting.append(message["id"])

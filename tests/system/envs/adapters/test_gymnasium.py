@@ -5,6 +5,7 @@ without its environment's close; an answer of any length; a fault of a function 
 a reward that is not handed on.
 """
 
+import asyncio
 import os
 import re
 import sys
@@ -23,6 +24,7 @@ from agentrl.runtime.scope import run_scope
 from agentrl.task import Task
 from agentrl_envs.adapters.gymnasium import HostedGymnasiumEnv
 from tests.support.foreign_packages import python_of
+from tests.support.processes import runs
 
 SUPPORT = str(Path(__file__).parents[3] / "support")
 START_S = 250.0
@@ -31,8 +33,8 @@ WORDS = {"describe": "gymnasium_worlds:tell", "act": "gymnasium_worlds:read"}
 
 
 def slot(id: str = "gymnasium:gymnasium_worlds:Slot", **settings: Any) -> HostedGymnasiumEnv:
-    settings = {"path": [SUPPORT], "timeout_s": 60.0, **settings}
-    env = make(id, python=sys.executable, start_timeout_s=START_S, **settings)
+    settings = {"path": [SUPPORT], "timeout_s": 60.0, "start_timeout_s": START_S, **settings}
+    env = make(id, python=sys.executable, **settings)
     assert isinstance(env, HostedGymnasiumEnv)
     return env
 
@@ -107,6 +109,20 @@ async def test_faults_are_failures_of_the_episode_that_has_them() -> None:
         await env.close()
         assert texts(await played(other, "1")) == ["total 1"]
         await other.close()
+
+
+@pytest.mark.nightly
+async def test_a_close_that_hangs_keeps_nothing_waiting() -> None:
+    """Mutants seen caught: a close before the answer; a close that is awaited."""
+    async with run_scope():
+        env = slot("gymnasium:gymnasium_worlds:Stuck", start=19, start_timeout_s=60.0, **WORDS)
+        task = next(iter(env.tasks("train")))
+        _, info = await env.reset(options={"task": task})
+        assert [step[1:4] for step in await played(env, "1")] == [(1.0, True, False)]
+        await env.close()
+        async with asyncio.timeout(10):
+            while runs(info["pid"]):  # noqa: ASYNC110 - another process ends
+                await asyncio.sleep(0.1)
 
 
 @pytest.mark.parametrize(
