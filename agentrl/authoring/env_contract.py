@@ -20,10 +20,6 @@ TASKS_ARE_TASKS = "tasks yields agentrl.Task"
 TASKS_KNOW_THEIR_SPLIT = "tasks know their split"
 TASKS_ARE_JSON = "tasks are JSON-serialisable"
 RESET_RETURNS = "reset returns (Observation, dict)"
-SCHEMA_WAY_OUT = (
-    'give {"type": "function", "function": {"name": "...", "description": "...", "parameters": '
-    "{...}}}, the parameters a JSON schema"
-)
 RESET_OPENS = "reset opens with messages and tools"
 STEP_RETURNS = "step returns (Observation, float, bool, bool, dict)"
 TASKS_HAVE_TEXTS = "ids and tags of tasks are text"
@@ -165,29 +161,6 @@ def _check_messages(env: Env, method: str, promise: str, observation: Observatio
     if tools is not None and not _is_sequence_of(Mapping, tools):
         what = f"the observation's tools are {_describe(tools)}; give a tuple of schemas, or None"
         raise _build_error(env, method, promise, what)
-    for place, schema in enumerate(tools or ()):
-        if (fault := find_schema_fault(schema)) is not None:
-            what = f"tool {place} of the observation {fault}: {schema!r:.200}; {SCHEMA_WAY_OUT}"
-            raise _build_error(env, method, promise, what)
-
-
-def find_schema_fault(schema: Mapping[str, Any]) -> str | None:
-    """Return what keeps a mapping from being the schema of a tool, or None."""
-    function: Any = schema.get("function")
-    if not isinstance(function, Mapping):
-        return "has no function"
-    fields = cast("Mapping[str, Any]", function)
-    name: Any = fields.get("name")
-    if not (isinstance(name, str) and name):
-        return "has no name"
-    parameters: Any = fields.get("parameters", {})
-    if not isinstance(parameters, Mapping):
-        return f"has parameters that are a {type(parameters).__name__}"
-    try:
-        json.dumps(schema)
-    except (TypeError, ValueError, RecursionError) as error:
-        return f"is no JSON ({error})"
-    return None
 
 
 def _build_error(env: object, method: str, promise: str, what: str) -> ContractError:
