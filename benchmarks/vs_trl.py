@@ -57,8 +57,8 @@ OVER_STEPS = 5
 """Steps in a mean; that of one step of 64 games scatters by about 0.04."""
 QUICK_WARM_STEPS = 80
 RELEASED_WARM_STEPS = 12
-PEER_ROWS = 8
-"""Of a released model; its vocabulary of 49,152 takes 0.1 GB of logits per row."""
+PEER_ROWS, RELEASED_GROUP_TOKENS = 8, 2048
+"""Of a released model: a group per pass in both, the prompt eight times in TRL and once here."""
 GROUP_TOKENS = 1700
 """A prompt and eight games: room for one group in a forward pass."""
 
@@ -191,7 +191,8 @@ def compare_released(
         peer_rows=PEER_ROWS,
     )
     check_agreement(bench, programs, setup)
-    turns = run(bench, programs, setup)
+    limited = replace(programs[OURS], limit_tokens=RELEASED_GROUP_TOKENS)
+    turns = run(bench, {**programs, OURS: limited}, setup)
     state(bench, turns, setup, model=model.name, training_goal=TRAINING_GOAL)
     state_memory(bench, turns, model=model.name)
 
