@@ -3,24 +3,32 @@
 - A step of a tool environment around an asynchronous tool that returns a constant, and around a
   synchronous one, which runs in a thread of its own so that it can be given up.
 - A turn of an episode: engine call, step with its deadlines, and everything recorded on the tree;
-  in short and in long conversations, because nothing may be done again for the turns before.
+  in short and in long conversations, because nothing may be done again for the turns before. Once
+  more with a tool environment that calls a tool, and with a store on the disk.
 - The trajectory tree: adding a node, and flattening paths into trajectories.
 """
 
 import asyncio
+import tempfile
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import agentrl
 from agentrl.authoring.tool_env import ToolEnv
 from agentrl.chat.renderer import TokenSegment
 from agentrl.env import Action, BaseEnv, Info, Observation, Step, ToolSchema
+from agentrl.events.kinds import GroupRequest, GroupsTrained
+from agentrl.events.log import EventLog
 from agentrl.message import Image, Message
 from agentrl.policy import Completion, GenerateRequest
 from agentrl.rollout.episode import EpisodeLimits, EpisodeRunner
+from agentrl.store.settings import StoreSettings
+from agentrl.store.writer import StoreWriter
 from agentrl.task import Split, Task
-from agentrl.trajectory import Finished, Leaf, Node, Tree
+from agentrl.trajectory import Finished, Leaf, Node, Tree, Truncated
 from benchmarks.harness import Benchmark, Contender, Run
 
 TASK = Task(prompt="What is 6 * 7?", answer="42")
@@ -29,7 +37,7 @@ RESULT_TOKENS = tuple(range(8))
 PROMPT_TOKENS = tuple(range(64))
 IMAGE = Image(b"")
 SHORT_TURNS = 8
-LONG_TURNS = (128, 1_024)
+LONG_TURNS = (64, 256, 1_024)
 EPISODE_STEPS = 50
 """Of a tool environment: so many that its reset hardly counts."""
 
@@ -192,6 +200,36 @@ def episode_turns(turns: int, in_all: int, image: Image | None = None) -> Run:
     return partial(_run, play)
 
 
+def stored_turns(turns: int, in_all: int) -> Run:
+    """Return a run of `in_all` turns that each call a tool, in episodes that a store keeps."""
+
+    async def play() -> float:
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            StoreWriter.open(Path(folder) / "store", StoreSettings()) as store,
+        ):
+            log = EventLog(store)
+            for group in range(in_all // turns):
+                await _play_stored(log, group, turns)
+        return float(in_all // turns * turns)
+
+    return partial(_run, play)
+
+
+async def _play_stored(log: EventLog, group: int, turns: int) -> None:
+    """Play a group of one episode that is truncated after its last turn, and have it trained."""
+    tree = log.open_group(group, GroupRequest(task=TASK), size=1, step=0).tree
+    events = log.start_rollout(group, sample=0, seed=0, version=0)
+    env = ToolEnv(tasks=lambda split, seed: [TASK], reward=lambda task, seen: 1.0, tools=[constant])
+    runner = replace(episode(turns), env=env, tree=tree, events=events)
+    leaf = await runner.run()
+    if leaf.outcome != Truncated("turns", 0.0):
+        raise RuntimeError(f"an episode ended as {leaf.outcome}")
+    events.finish(leaf)
+    log.complete_group(group)
+    log.emit(GroupsTrained(groups=(group,), step=1))
+
+
 def grown(turns: int, branches: int) -> Tree:
     """Return a tree of `branches` trajectories of `turns` turns that share their prompt."""
     tree = Tree(TASK)
@@ -243,19 +281,24 @@ def _run(play: Callable[[], Coroutine[Any, Any, float]]) -> float:
 def main() -> None:
     """Measure, print and write."""
     bench = Benchmark.from_command_line("overhead", __doc__)
-    size = 1 if bench.quick else 10
+    size = 1 if bench.quick else 3
     turns = 1_024 * size
+    kinds: dict[str, Callable[[int, int], Run]] = {
+        "": episode_turns,
+        ", an image a turn": partial(episode_turns, image=IMAGE),
+        ", a tool and a store": stored_turns,
+    }
     long_turns = {
-        (count, shown): Contender(set_up=partial(episode_turns, count, turns, image))
+        (count, kind): Contender(set_up=partial(play, count, turns))
         for count in (SHORT_TURNS, *LONG_TURNS)
-        for shown, image in (("", None), (", an image a turn", IMAGE))
+        for kind, play in kinds.items()
     }
     runs = bench.compare(
         {
             "tool step": Contender(set_up=partial(tool_steps, constant, 1_000 * size)),
             "tool reset": Contender(set_up=partial(tool_resets, 200 * size)),
             "thread step": Contender(set_up=partial(tool_steps, constant_in_thread, 200 * size)),
-            **{f"{count} turns{shown}": run for (count, shown), run in long_turns.items()},
+            **{f"{count} turns{kind}": run for (count, kind), run in long_turns.items()},
             "nodes": Contender(set_up=partial(appended_nodes, 10 * size)),
             "tokens": Contender(set_up=partial(flattened_tokens, 10 * size)),
         }
@@ -263,16 +306,17 @@ def main() -> None:
     bench.cost("step of a tool environment, asynchronous tool", runs["tool step"], goal=20)
     bench.cost("step of a tool environment, synchronous tool", runs["thread step"])
     bench.cost("reset of a tool environment", runs["tool reset"])
-    for count, shown in long_turns:
-        own = runs[f"{count} turns{shown}"]
-        bench.cost(f"turn of an episode of {count} turns{shown}", own, goal=333)
+    for count, kind in long_turns:
+        own = runs[f"{count} turns{kind}"]
+        goal = None if kinds[kind] is stored_turns else 333
+        bench.cost(f"turn of an episode of {count} turns{kind}", own, goal=goal)
         if count != SHORT_TURNS:
             bench.ratio(
-                f"turns per CPU-s in {count} turns{shown}",
+                f"turns per CPU-s in {count} turns{kind}",
                 own,
-                runs[f"{SHORT_TURNS} turns{shown}"],
+                runs[f"{SHORT_TURNS} turns{kind}"],
                 peer=f"in {SHORT_TURNS} turns",
-                goal=0.5,
+                goal=1 / 1.2,
             )
     bench.cost("adding a node to a tree", runs["nodes"], goal=20)
     bench.cost("flattening a token of a trajectory", runs["tokens"], goal=1)

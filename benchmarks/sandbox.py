@@ -5,6 +5,7 @@
 | `latency` | start, open (cold, made ahead), cell, command, fork, close: one session at a time |
 | `cells` | cells per second in 1, 8, 32 and 64 sessions that are open already; processor per cell |
 | `forks` | a fork by how much the interpreter holds, and the first cell in the copy |
+| `floors` | cells, forks and sessions, relative to the least a machine takes for the like |
 | `memory` | 1,000 live sessions, 100 forks; how many fit in 8 GiB |
 | `backends` | pools, sessions, forks and cells in namespaces of ours, relative to bubblewrap's |
 | `containers` | a container per session; the same rows for our own docker back-end |
@@ -18,12 +19,13 @@ Python tools have it. Nobody's admission holds anything back: limits on pressure
 from collections.abc import Callable, Mapping
 
 from benchmarks.harness import Benchmark, parser
-from benchmarks.sessions import backends, containers, forks, latency, memory, rates
+from benchmarks.sessions import backends, containers, floors, forks, latency, memory, rates
 
 GROUPS: Mapping[str, Callable[[Benchmark], None]] = {
     "latency": latency.measure,
     "cells": rates.measure,
     "forks": forks.measure,
+    "floors": floors.measure,
     "memory": memory.measure,
     "backends": backends.measure,
     "containers": containers.measure,

@@ -100,7 +100,8 @@ class ToolEnv:
         self._schemas: tuple[ToolSchema, ...] | None = None
         self._resets = 0
         self._task: Task | None = None
-        self._messages: tuple[Message, ...] = ()
+        # Grows in place: a tuple made anew each turn would cost as much as all turns before it.
+        self._messages: list[Message] = []
         self._toolbox: ToolSet | None = None
         self._ended = False
         if gold is not None:
@@ -138,12 +139,12 @@ class ToolEnv:
         self._toolbox = await ToolSet.open(tools, context=context, timeout_s=self._tool_timeout_s)
         self._task, self._ended, self._turns = task, False, 0
         system = (Message("system", self._system),) if self._system else ()
-        self._messages = (*system, *task.messages)
-        return Observation(self._messages, tools=self._schemas), {}
+        self._messages = [*system, *task.messages]
+        return Observation(tuple(self._messages), tools=self._schemas), {}
 
     async def step(self, action: Action) -> Step:
         task, toolbox = self._require_running()
-        self._messages = (*self._messages, action.message)
+        self._messages.append(action.message)
         self._turns += 1
         if not (action.tool_calls or action.malformed):
             reward, info = await self._score(task, toolbox)
@@ -180,6 +181,7 @@ class ToolEnv:
         _, toolbox = self._require_running()
         other = type(self).__new__(type(self))
         other.__dict__.update(self.__dict__)
+        other._messages = [*self._messages]
         other._toolbox = None
         other._toolbox = await toolbox.fork()
         return other
@@ -206,14 +208,14 @@ class ToolEnv:
         for call in action.tool_calls:
             results.append(await toolbox.call(call))
         answers = tuple(result.message for result in results)
-        self._messages = (*self._messages, *answers)
+        self._messages += answers
         return Observation(answers), 0.0, False, False, {"tool_results": tuple(results)}
 
     def _report_answer(self, task: Task) -> Info:
         if self._find_answer is None:
             return {}
         with blame(EnvError, f"answer of task {task.id!r}"):
-            answer: object = self._find_answer(task, self._messages)
+            answer: object = self._find_answer(task, tuple(self._messages))
         if answer is not None and not isinstance(answer, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise EnvError(
                 f"the answer of task {task.id!r} is {answer!r:.80}, but an answer must be a text, "
@@ -223,7 +225,7 @@ class ToolEnv:
 
     async def _score(self, task: Task, toolbox: ToolSet) -> tuple[float, Info]:
         extra_args = (toolbox,) if self._reward_sees_tools else ()
-        return await compute_reward(self._reward, task, self._messages, *extra_args)
+        return await compute_reward(self._reward, task, tuple(self._messages), *extra_args)
 
 
 async def compute_reward(

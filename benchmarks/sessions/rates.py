@@ -54,7 +54,7 @@ class Sessions:
             done = float(self._calls * self._count)
             self._cpu.host_s.append(host_s / done)
             self._cpu.sandbox_s.append((all_s - host_s) / done)
-            _later.append(partial(_close, runner, pool))
+            close_later(runner, pool)
             return done
 
         return run
@@ -70,9 +70,14 @@ _later: list[Callable[[], None]] = []
 """What is to be closed when the clock does not run."""
 
 
-def _close(runner: asyncio.Runner, pool: ForkServerPool) -> None:
-    runner.run(pool.close())
-    runner.close()
+def close_later(runner: asyncio.Runner, pool: ForkServerPool) -> None:
+    """Have `tidy` close a pool and its loop."""
+
+    def close() -> None:
+        runner.run(pool.close())
+        runner.close()
+
+    _later.append(close)
 
 
 def tidy() -> None:

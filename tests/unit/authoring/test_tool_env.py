@@ -112,6 +112,26 @@ async def test_every_episode_has_fresh_tools_and_a_fork_its_own() -> None:
     await fork.close()
 
 
+async def test_a_fork_and_its_original_each_score_their_own_conversation() -> None:
+    """The conversation grows in place; caught: a fork that shares it, a reset that keeps it."""
+
+    def said(task: Task, messages: Sequence[Message]) -> float:
+        return float(len(messages))
+
+    env = env_of(reward=said)
+    for _ in range(2):
+        opening, _ = await env.reset(options={"task": TASK})
+        await env.step(call("keep", word="a"))
+        fork = await env.fork()
+        for _ in range(2):
+            await fork.step(call("keep", word="b"))
+        assert len(opening.messages) == 1, "what was shown does not grow"
+        assert (await env.step(say("42")))[1] == 4.0
+        assert (await fork.step(say("42")))[1] == 8.0
+        await fork.close()
+    await env.close()
+
+
 async def test_the_reward_sees_the_whole_conversation_and_may_have_parts() -> None:
     seen: list[Message] = []
 
