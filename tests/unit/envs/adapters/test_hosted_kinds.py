@@ -151,6 +151,27 @@ def test_a_score_of_inspect_is_a_reward(value: Any, paid: float) -> None:
 
 
 @pytest.mark.parametrize(
+    ("scorer", "targets", "pays"),
+    [
+        ("match", [""], True),
+        ("match", ["."], True),  # Inspect compares without punctuation
+        ("match", ["plum", " "], True),
+        ("match", ["plum"], False),
+        ("match", [], False),
+        ("includes", ["plum", ""], True),
+        ("includes", ["."], False),
+        ("choice", [""], True),
+        ("choice", [], True),
+        ("choice", ["", "A"], False),
+    ],
+)
+def test_a_blank_target_pays_an_agent_of_inspect_that_says_nothing(
+    scorer: str, targets: list[str], pays: bool
+) -> None:
+    assert inspected.PAYS_BLANK[scorer](targets) is pays
+
+
+@pytest.mark.parametrize(
     ("scores", "scorer", "key", "failure"),
     [
         ({}, "", "", "has no score"),
