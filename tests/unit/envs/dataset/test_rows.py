@@ -368,7 +368,7 @@ def test_settings_that_say_no_split(settings: dict[str, Any], words: str) -> Non
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        (sums(2), r"none of the 2 rows .* change heldout_fraction=1e-09, or name the splits"),
+        (sums(2), r"none of the 2 rows .* change heldout_fraction=1e-09 to .*, or name the splits"),
         (sums(1), "none of the 1 rows .* all have one prompt, so that no heldout_fraction div"),
         (
             [{"prompt": "Go on.", "answer": str(n)} for n in range(99)],
@@ -382,6 +382,23 @@ def test_a_split_that_stays_empty_says_how_to_fill_it(
     file = write(tmp_path, "a.jsonl", lines(rows))
     with pytest.raises(ConfigError, match=words):
         DatasetEnv(path=file, heldout_fraction=1e-9)
+
+
+@pytest.mark.parametrize("count", [2, 30])
+@pytest.mark.parametrize("fraction", [1e-9, 1 - 1e-9])
+def test_the_heldout_fraction_that_an_error_suggests_fills_both_splits(
+    tmp_path: Path, count: int, fraction: float
+) -> None:
+    file = write(tmp_path, "a.jsonl", lines(sums(count)))
+    with pytest.raises(ConfigError) as refused:
+        DatasetEnv(path=file, heldout_fraction=fraction)
+    suggested = re.search(
+        r"to ([\d.]+), which holds out (\d+) of (\d+), or name", str(refused.value)
+    )
+    assert suggested is not None
+    env = DatasetEnv(path=file, heldout_fraction=float(suggested[1]))
+    assert len([*env.tasks("heldout")]) == int(suggested[2]) > 0
+    assert len([*env.tasks("train")]) == count - int(suggested[2]) > 0
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(0, 1)), min_size=1, max_size=20))
