@@ -126,7 +126,7 @@ def divide_tasks(fingerprints: Sequence[str]) -> Mapping[str, Split]:
     Of a few tasks the hash may give all to one split. Then the task that is nearest to the other
     split goes there.
     """
-    splits = {name: split_of(name) for name in fingerprints}
+    splits: dict[str, Split] = {name: split_of(name) for name in fingerprints}
     if len(splits) > 1 and len({*splits.values()}) == 1:
         by_hash = sorted(splits, key=lambda name: hashlib.sha256(name.encode()).digest())
         splits[by_hash[0]], splits[by_hash[-1]] = "heldout", "train"

@@ -44,7 +44,7 @@ SHOWN_NAMES = 20
 """Names of splits in an error."""
 SUGGEST_ROWS = 1000
 """Rows that are looked at for a `heldout_fraction` that leaves no split empty."""
-_FRACTIONS = (0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 0.9)
+_FRACTIONS = (0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 0.9, 0.05, 0.02, 0.01)
 KEPT_SOURCES = 4
 """Data sets that a process keeps in memory."""
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))

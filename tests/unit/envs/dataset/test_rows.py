@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 
 from agentrl.errors import ConfigError
 from agentrl.message import Message, ToolCall
-from agentrl.task import SPLITS, Task
+from agentrl.task import SPLITS, Task, split_of
 from agentrl_envs.dataset import DatasetEnv
 from agentrl_envs.dataset.row_tasks import (
     DataSource,
@@ -384,12 +384,15 @@ def test_a_split_that_stays_empty_says_how_to_fill_it(
         DatasetEnv(path=file, heldout_fraction=1e-9)
 
 
-@pytest.mark.parametrize("count", [2, 30])
+HELD = [row for row in sums(300) if split_of(row["prompt"]) == "heldout"]
+
+
+@pytest.mark.parametrize("rows", [sums(2), sums(30), HELD])
 @pytest.mark.parametrize("fraction", [1e-9, 1 - 1e-9])
 def test_the_heldout_fraction_that_an_error_suggests_fills_both_splits(
-    tmp_path: Path, count: int, fraction: float
+    tmp_path: Path, rows: Sequence[Mapping[str, Any]], fraction: float
 ) -> None:
-    file = write(tmp_path, "a.jsonl", lines(sums(count)))
+    file = write(tmp_path, "a.jsonl", lines(rows))
     with pytest.raises(ConfigError) as refused:
         DatasetEnv(path=file, heldout_fraction=fraction)
     suggested = re.search(
@@ -398,7 +401,7 @@ def test_the_heldout_fraction_that_an_error_suggests_fills_both_splits(
     assert suggested is not None
     env = DatasetEnv(path=file, heldout_fraction=float(suggested[1]))
     assert len([*env.tasks("heldout")]) == int(suggested[2]) > 0
-    assert len([*env.tasks("train")]) == count - int(suggested[2]) > 0
+    assert len([*env.tasks("train")]) == len(rows) - int(suggested[2]) > 0
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(0, 1)), min_size=1, max_size=20))
