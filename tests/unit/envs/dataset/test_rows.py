@@ -27,6 +27,7 @@ from hypothesis import strategies as st
 
 from agentrl.errors import ConfigError
 from agentrl.message import Message, ToolCall
+from agentrl.runtime.extras import is_installed
 from agentrl.task import SPLITS, Task, split_of
 from agentrl_envs.dataset import DatasetEnv
 from agentrl_envs.dataset.row_tasks import (
@@ -136,9 +137,13 @@ def test_a_file_of_another_format_names_those_that_are_read(tmp_path: Path, name
     assert re.search(words, find_missing_reader(str(tmp_path / name)))
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"there is no data file .*no.jsonl; name a file of .par"):
-        list(read_rows(str(tmp_path / "no.jsonl")))
+@pytest.mark.parametrize("name", ["no.jsonl", "no.parquet"])
+def test_a_file_that_is_not_there(tmp_path: Path, name: str) -> None:
+    """No package is asked for to read it."""
+    file = str(tmp_path / name)
+    assert find_missing_reader(file) == ""
+    with pytest.raises(ConfigError, match=rf"there is no data file .*{name}; name a file of .par"):
+        list(read_rows(file))
 
 
 def test_a_long_value_is_read_whole(tmp_path: Path) -> None:
@@ -149,7 +154,10 @@ def test_a_long_value_is_read_whole(tmp_path: Path) -> None:
     assert csv.field_size_limit() == before
 
 
-def test_a_reader_that_is_missing_is_named() -> None:
+def test_a_reader_that_is_missing_is_named(tmp_path: Path) -> None:
+    if not is_installed("pyarrow"):
+        words = "a.parquet needs pyarrow, .* or save it as JSON lines"
+        assert re.search(words, find_missing_reader(write(tmp_path, "a.parquet", "PAR1")))
     assert find_missing_reader("tasks.jsonl") == ""
     assert "agentrl-gym[data]" in find_missing_reader("openai/gsm8k")
     with pytest.raises(ConfigError, match="reading openai/gsm8k needs datasets, which is not inst"):
