@@ -2,8 +2,7 @@
 
 Mutants seen caught: an open file that does not keep a process from being copied; a process ended
 without its environment's close; a warning for every close that hangs; an answer of any length; a
-fault of a function taken for an answer;
-a reward that is not handed on.
+fault of a function taken for an answer; a reward that is not handed on.
 """
 
 import os
