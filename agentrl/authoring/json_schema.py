@@ -44,9 +44,9 @@ def _find_parameters_fault(parameters: Any) -> str | None:
         return None
     for name in schema.get("required", ()):
         if name not in properties:
-            known = ", ".join(map(repr, properties)) or "none"
+            names = ", ".join(map(repr, properties)) or "none"
             return (
-                f"parameters.required names {name!r}, but the properties are {known}; add it to "
+                f"parameters.required names {name!r}, but the properties are {names}; add it to "
                 "properties, or remove it from required"
             )
     return None

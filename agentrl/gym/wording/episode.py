@@ -189,8 +189,8 @@ class _ReturnCheck(gymnasium.Wrapper[Any, Any, Any, Any]):
     def reset(
         self, *, seed: "int | None" = None, options: "dict[str, Any] | None" = None
     ) -> "tuple[Any, dict[str, Any]]":
-        given = {} if options is None else {"options": options}
-        state, info = _call_reset(self.env, seed=seed, **given)
+        extra = {} if options is None else {"options": options}
+        state, info = _call_reset(self.env, seed=seed, **extra)
         return state, info
 
     def step(self, action: Any) -> "tuple[Any, Any, bool, bool, dict[str, Any]]":
@@ -215,16 +215,16 @@ def _is_gymnasiums_own(wrapper: Any) -> bool:
     return type(wrapper).__module__.startswith("gymnasium.wrappers.")
 
 
-def _call_reset(env: GymEnv, **given: Any) -> Sequence[Any]:
+def _call_reset(env: GymEnv, **arguments: Any) -> Sequence[Any]:
     try:
         with contextlib.suppress(ValueError):  # of a method that is not Python's
-            inspect.signature(env.reset).bind(**given)
+            inspect.signature(env.reset).bind(**arguments)
     except TypeError as error:
         raise ValueError(
             f"reset() of {type(env).__name__} cannot be called: {error}; give it the parameters "
             "(self, *, seed=None, options=None): Gymnasium asks for them since Gym's 0.26"
         ) from error
-    return _read_parts(env.reset(**given), "reset", "observation, info")
+    return _read_parts(env.reset(**arguments), "reset", "observation, info")
 
 
 def _call_step(env: GymEnv, action: Any) -> Sequence[Any]:

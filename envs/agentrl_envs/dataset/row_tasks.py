@@ -342,9 +342,9 @@ def _suggest(tasks: Mapping[Split, RowTasks]) -> str:
     rows = islice((task for split in SPLITS for task in tasks[split]), SUGGEST_ROWS)
     texts = ["\n".join(message.text for message in task.messages) for task in rows]
     for fraction in _FRACTIONS:
-        held = sum(split_of(text, heldout_fraction=fraction) == "heldout" for text in texts)
-        if 0 < held < len(texts):
-            return f" to {fraction:g}, which holds out {held} of {len(texts)}"
+        count = sum(split_of(text, heldout_fraction=fraction) == "heldout" for text in texts)
+        if 0 < count < len(texts):
+            return f" to {fraction:g}, which holds out {count} of {len(texts)}"
     return ""
 
 
