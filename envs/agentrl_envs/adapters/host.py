@@ -172,12 +172,12 @@ class LibraryHost:
         if grace_s > 0:
             # Its answer is gone with the request that was cancelled; this one says that it ended.
             number = next(self._numbers)
-            gone = self._expect(number)
+            ending = self._expect(number)
             with contextlib.suppress(HostError, TimeoutError):
                 await self._tell({"session": session, "method": "end"})
                 await self._tell({"id": number, "session": session, "method": "alive"})
                 async with asyncio.timeout(grace_s):
-                    await gone
+                    await ending
             self._waiting.pop(number, None)
         await self.kill(session)
 
