@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
+from agentrl.authoring.json_schema import find_tool_fault
 from agentrl.env import Action, Env, Info, Observation, Step
 from agentrl.errors import ContractError, EnvError, blame
 from agentrl.message import Message
@@ -161,6 +162,10 @@ def _check_messages(env: Env, method: str, promise: str, observation: Observatio
     if tools is not None and not _is_sequence_of(Mapping, tools):
         what = f"the observation's tools are {_describe(tools)}; give a tuple of schemas, or None"
         raise _build_error(env, method, promise, what)
+    if observation.request is None:  # else the schemas are a program's, which it wrote for models
+        for tool in cast("Sequence[Mapping[str, Any]]", tools or ()):
+            if (fault := find_tool_fault(tool)) is not None:
+                raise _build_error(env, method, promise, fault)
 
 
 def _build_error(env: object, method: str, promise: str, what: str) -> ContractError:

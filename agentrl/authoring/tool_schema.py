@@ -10,6 +10,7 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, NotRequired, cast, get_type_hints
 
 from agentrl.authoring.docstring import DocSections, parse_docstring
+from agentrl.authoring.json_schema import find_tool_fault
 from agentrl.authoring.type_schema import UnsupportedTypeError, type_schema
 from agentrl.env import ToolSchema
 from agentrl.errors import ConfigError, ToolError
@@ -82,9 +83,11 @@ class ToolSignature:
 def signature_of(function: Callable[..., Any]) -> ToolSignature:
     """Return the signature of a function, or of a method without its `self`.
 
-    Raises `ConfigError` when a type cannot be resolved.
+    Raises `ConfigError` when a type cannot be resolved, or a given schema is none.
     """
     if (schema := given_schema(function)) is not None:
+        if (fault := find_tool_fault(schema)) is not None:
+            raise ConfigError(fault)
         return ToolSignature(function=function, parameters=(), context_names=(), given=schema)
     try:
         hints = get_type_hints(function, include_extras=True)

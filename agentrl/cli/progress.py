@@ -168,8 +168,8 @@ class _Lines:
         passed_s, done_count = now - self._began, self._done - self._before + self._begun
         if done_count <= 0:
             return f"{passed_s:.0f} s"
-        left = self._total - self._done - self._begun
-        return f"{passed_s:.0f} s, {max(passed_s / done_count * left, 0):.0f} s left"
+        rest_count = self._total - self._done - self._begun
+        return f"{passed_s:.0f} s, {max(passed_s / done_count * rest_count, 0):.0f} s left"
 
     def _show_signs(self) -> None:
         wait_s, before = self._first_sign_s, self._done

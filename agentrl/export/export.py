@@ -14,7 +14,7 @@ from agentrl.export.atif import atif_of
 from agentrl.export.choice import ExportCondition
 from agentrl.export.episode import ExportedTrajectory, episodes_of
 from agentrl.export.parquet import ParquetFiles
-from agentrl.export.row import FILE, line_of, row_of
+from agentrl.export.row import FILE, Row, line_of, replace_surrogates, row_of
 from agentrl.runtime.atomic_files import write_json
 from agentrl.runtime.image_files import ImageFiles
 from agentrl.task import Split
@@ -75,15 +75,19 @@ def _writer(
 ) -> Callable[[ExportedTrajectory], bool]:
     """Return a function that writes an episode and returns whether it did."""
     images = ImageFiles(folder)
+
+    def build_row(episode: ExportedTrajectory) -> Row:
+        return replace_surrogates(row_of(episode, images))
+
     match to:
         case "jsonl":
             file = stack.enter_context((folder / FILE).open("w", encoding="utf-8"))
-            return lambda episode: file.write(line_of(row_of(episode, images))) > 0
+            return lambda episode: file.write(line_of(build_row(episode))) > 0
         case "hf":
             table = stack.enter_context(ParquetFiles(folder, tokens=tokens))
 
             def add(episode: ExportedTrajectory) -> bool:
-                table.add(row_of(episode, images))
+                table.add(build_row(episode))
                 return True
 
             return add
@@ -92,7 +96,9 @@ def _writer(
             def write(episode: ExportedTrajectory) -> bool:
                 document = atif_of(episode, images)
                 if document is not None:
-                    write_json(folder / f"{episode.trajectory:06d}.json", document)
+                    write_json(
+                        folder / f"{episode.trajectory:06d}.json", replace_surrogates(document)
+                    )
                 return document is not None
 
             return write

@@ -49,6 +49,8 @@ class Slot(gymnasium.Env):
         _ = self.total  # there is none before a reset
         if folder := os.environ.get("CLOSED_IN"):
             open(os.path.join(folder, f"closed-{os.getpid()}"), "w").close()
+        if self.start == 13:
+            time.sleep(3600)
 
 
 class Stuck(Slot):

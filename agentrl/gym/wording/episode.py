@@ -1,6 +1,7 @@
 """One Gymnasium environment, told and played in words."""
 
 import contextlib
+import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -73,7 +74,7 @@ class WordedEnv:
     """One Gymnasium environment and its words. Lives on the thread that made it."""
 
     def __init__(self, env: GymEnv, words: GivenWords) -> None:
-        self.env = env
+        self.env = _check_wrapped(env)
         self._given = words
         kind = type(env.unwrapped)
         package = kind.__module__.partition(".")[0]
@@ -101,7 +102,7 @@ class WordedEnv:
 
     def reset(self, seed: int) -> "tuple[Sequence[Part], dict[str, Any]]":
         """Begin an episode and return what it shows."""
-        state, info = _read_parts(self.env.reset(seed=seed), "reset", "observation, info")
+        state, info = _call_reset(self.env, seed=seed)
         return self._describe(state, info), dict(info)
 
     def step(self, text: str, candidates: Sequence[str]) -> "WordedStep | str":
@@ -112,9 +113,7 @@ class WordedEnv:
         action = self._read(text, candidates)
         if isinstance(action, _Refusal):
             return action.text
-        state, reward, terminated, truncated, info = _read_parts(
-            self.env.step(action), "step", "observation, reward, terminated, truncated, info"
-        )
+        state, reward, terminated, truncated, info = _call_step(self.env, action)
         paid = read_reward(reward)
         ends = read_flag("terminated", terminated), read_flag("truncated", truncated)
         parts = self._describe(state, info)
@@ -182,6 +181,55 @@ class WordedEnv:
 @dataclass(frozen=True)
 class _Refusal:
     text: str
+
+
+class _ReturnCheck(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Checks what an environment returns before Gymnasium's own wrappers unpack it."""
+
+    def reset(
+        self, *, seed: "int | None" = None, options: "dict[str, Any] | None" = None
+    ) -> "tuple[Any, dict[str, Any]]":
+        extra = {} if options is None else {"options": options}
+        state, info = _call_reset(self.env, seed=seed, **extra)
+        return state, info
+
+    def step(self, action: Any) -> "tuple[Any, Any, bool, bool, dict[str, Any]]":
+        state, reward, terminated, truncated, info = _call_step(self.env, action)
+        return state, reward, terminated, truncated, info
+
+
+def _check_wrapped(env: GymEnv) -> GymEnv:
+    """Have what is within the wrappers of `gymnasium.make` checked; return the environment.
+
+    They fail at what Gym's environments return without a word about it.
+    """
+    outer, inner = None, env
+    while isinstance(inner, gymnasium.Wrapper) and _is_gymnasiums_own(inner):
+        outer, inner = inner, inner.env
+    if outer is not None:
+        outer.env = _ReturnCheck(inner)
+    return env
+
+
+def _is_gymnasiums_own(wrapper: Any) -> bool:
+    return type(wrapper).__module__.startswith("gymnasium.wrappers.")
+
+
+def _call_reset(env: GymEnv, **arguments: Any) -> Sequence[Any]:
+    try:
+        with contextlib.suppress(ValueError):  # of a method that is not Python's
+            inspect.signature(env.reset).bind(**arguments)
+    except TypeError as error:
+        raise ValueError(
+            f"reset() of {type(env).__name__} cannot be called: {error}; give it the parameters "
+            "(self, *, seed=None, options=None): Gymnasium asks for them since Gym's 0.26"
+        ) from error
+    return _read_parts(env.reset(**arguments), "reset", "observation, info")
+
+
+def _call_step(env: GymEnv, action: Any) -> Sequence[Any]:
+    parts = "observation, reward, terminated, truncated, info"
+    return _read_parts(env.step(action), "step", parts)
 
 
 def _read_parts(returned: Any, method: str, parts: str) -> Sequence[Any]:

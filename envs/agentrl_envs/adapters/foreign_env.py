@@ -1,6 +1,5 @@
 """Shared parts of environments played by a host: its location, and an episode's life in it."""
 
-import contextlib
 import copy
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -75,10 +74,21 @@ class ForeignEpisode:
         return other
 
     async def finish(self, method: str, *, timeout_s: float) -> None:
-        """Let the library end the episode in its own way, where it still can."""
-        if self._host is not None:
-            with contextlib.suppress(EnvError):
-                await self._host.ask(method, {}, timeout_s=timeout_s, session=self._session)
+        """Let the library end the episode in its own way, where it still can.
+
+        Where it misses the deadline, its process is ended, and the first such one is told.
+        """
+        if self._host is None:
+            return
+        try:
+            await self._host.ask(method, {}, timeout_s=timeout_s, session=self._session)
+        except EnvError as error:
+            if isinstance(error.__cause__, TimeoutError):
+                self._host.warn_once(
+                    f"{error}, so its process was ended, as those of later episodes will be "
+                    f"without a word; rewards are not changed, but each waits {timeout_s:g} s: "
+                    f"find out where {method} hangs"
+                )
 
     async def close(self) -> None:
         """End the episode, and a host that is nobody else's. Idempotent."""

@@ -26,8 +26,9 @@ from agentrl_envs.adapters.host import LibraryLocation, ask_library
 
 AGENTRL = str(Path(agentrl.gym.__file__).parents[1])
 """Folder of the package, of which a host imports the words for environments."""
-CLOSE_S = 10.0
-"""Deadline of an environment's own close; then its process is ended."""
+CLOSE_S = 5.0
+"""Deadline of an environment's own close; then its process is ended. An episode whose close takes
+10 s fails, and this one is to keep its reward."""
 
 
 def open_gymnasium(id: str, *, python: str | None = None, **settings: Any) -> Env:

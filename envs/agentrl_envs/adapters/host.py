@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import re
 import subprocess
@@ -19,6 +20,7 @@ from agentrl.runtime.scope import shared
 from agentrl_sandbox.host_process import HostProcess, LineTooLong
 from agentrl_sandbox.lease import ResourceLease, new_mark
 
+_log = logging.getLogger(__name__)
 HOSTED = Path(__file__).parent / "hosted"
 ANSWER_LIMITS = JsonLimits(text_bytes=2**26, values=300_000)
 """Of what an environment answers: an image in base64, or as many numbers as a small one has."""
@@ -78,6 +80,7 @@ class LibraryHost:
         self._sessions = count(1)
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._broken = ""
+        self._warnings: set[str] = set()
         self._ready: asyncio.Future[Any] = self._expect(0)
         self._listening = asyncio.create_task(self._listen(), name="agentrl-host")
 
@@ -153,6 +156,12 @@ class LibraryHost:
         finally:
             self._waiting.pop(number, None)
 
+    def warn_once(self, text: str) -> None:
+        """Log a warning that the episodes of this host have in common."""
+        if text not in self._warnings:
+            self._warnings.add(text)
+            _log.warning("%s", text)
+
     async def kill(self, session: int) -> None:
         """End an episode's process at once, whatever it does."""
         with contextlib.suppress(HostError):
@@ -163,12 +172,12 @@ class LibraryHost:
         if grace_s > 0:
             # Its answer is gone with the request that was cancelled; this one says that it ended.
             number = next(self._numbers)
-            gone = self._expect(number)
+            ending = self._expect(number)
             with contextlib.suppress(HostError, TimeoutError):
                 await self._tell({"session": session, "method": "end"})
                 await self._tell({"id": number, "session": session, "method": "alive"})
                 async with asyncio.timeout(grace_s):
-                    await gone
+                    await ending
             self._waiting.pop(number, None)
         await self.kill(session)
 

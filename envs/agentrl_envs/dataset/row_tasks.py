@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import lru_cache
+from itertools import islice
 from random import Random
 from tempfile import TemporaryFile
 from threading import Lock
@@ -41,6 +42,9 @@ ROLES: Mapping[str, Role] = {
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 SHOWN_NAMES = 20
 """Names of splits in an error."""
+SUGGEST_ROWS = 1000
+"""Rows that are looked at for a `heldout_fraction` that leaves no split empty."""
+_FRACTIONS = (0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 0.9, 0.05, 0.02, 0.01)
 KEPT_SOURCES = 4
 """Data sets that a process keeps in memory."""
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
@@ -323,7 +327,7 @@ def build_tasks(source: DataSource, columns: TaskColumns) -> Mapping[Split, RowT
                 "they all have one prompt, so that no heldout_fraction divides them: set `prompt` "
                 "to a column or a template in which they differ"
                 if is_one_prompt
-                else f"change heldout_fraction={source.heldout_fraction:g}"
+                else f"change heldout_fraction={source.heldout_fraction:g}{_suggest(tasks)}"
             )
             raise ConfigError(
                 f"none of the {count} rows of {source.path} is in the split {split!r}, which the "
@@ -331,6 +335,17 @@ def build_tasks(source: DataSource, columns: TaskColumns) -> Mapping[Split, RowT
                 "heldout: NAME}"
             )
     return tasks
+
+
+def _suggest(tasks: Mapping[Split, RowTasks]) -> str:
+    """Return a `heldout_fraction` that leaves no split empty; empty where none is found."""
+    rows = islice((task for split in SPLITS for task in tasks[split]), SUGGEST_ROWS)
+    texts = ["\n".join(message.text for message in task.messages) for task in rows]
+    for fraction in _FRACTIONS:
+        count = sum(split_of(text, heldout_fraction=fraction) == "heldout" for text in texts)
+        if 0 < count < len(texts):
+            return f" to {fraction:g}, which holds out {count} of {len(texts)}"
+    return ""
 
 
 def order_tasks(tasks: Mapping[Split, RowTasks]) -> Callable[[Split, int], Iterator[Task]]:

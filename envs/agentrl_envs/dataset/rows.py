@@ -94,7 +94,8 @@ def find_missing_reader(path: str) -> str:
         return fault
     module = "datasets"
     if is_data_file(path):
-        if Path(path).suffix.lower() != ".parquet":
+        file = Path(path).expanduser()
+        if file.suffix.lower() != ".parquet" or not file.is_file():  # reading says what is wrong
             return ""
         module = "pyarrow"
     if is_installed(module):

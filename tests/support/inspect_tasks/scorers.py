@@ -7,7 +7,17 @@ import tempfile
 from inspect_ai import Task, task
 from inspect_ai.dataset import Sample
 from inspect_ai.model import get_model
-from inspect_ai.scorer import Score, accuracy, mean, model_graded_qa, scorer
+from inspect_ai.scorer import (
+    Score,
+    accuracy,
+    exact,
+    includes,
+    match,
+    mean,
+    model_graded_qa,
+    multi_scorer,
+    scorer,
+)
 from inspect_ai.solver import generate
 
 
@@ -87,3 +97,18 @@ def asking_task():
 @task
 def graded_task():
     return plain(model_graded_qa())
+
+
+def untargeted(*scorers):
+    samples = [Sample(id="told", input="Say plum.", target="plum"), Sample(id="bare", input="Hi.")]
+    return Task(dataset=samples, solver=generate(), scorer=[*scorers])
+
+
+@task
+def untargeted_task():
+    return untargeted(match(), measured())
+
+
+@task
+def untargeted_parts_task():
+    return untargeted(multi_scorer([exact(), includes()], "max"))

@@ -395,6 +395,32 @@ def test_a_dataset_is_read_by_arrow(run: Path, tmp_path: Path) -> None:
     assert "path: data/train-*.parquet" in (tmp_path / "out/README.md").read_text()
 
 
+def test_half_a_surrogate_pair_is_written_as_it_was_shown(tmp_path: Path) -> None:
+    """A tool can answer it and a policy can say it, but no file of valid Unicode holds it."""
+    half = "a\ud800é"
+    run = tmp_path / "my-run"
+    with ScriptedStore.open(run / "store") as store:
+        group = store.open_group(TASK, order=0, seed=7, size=1, step=4)
+        tree, trajectory = Tree(TASK), store.begin(group, sample=0, seed=1)
+        at = tree.share(node(None, "prompt", 0, 1, 2, 3))
+        store.turn(
+            trajectory, tree, at, EnvExchange.resetting(Observation(TASK.messages, tools=(TOOL,)))
+        )
+        called = Action(half, (ToolCall("call_0", "look", {half: half}),))
+        seen = Observation((Message("tool", half, tool_call_id="call_0", name="look"),))
+        end = tree.add(node(at, "sampled", 0, 11))
+        leaf = Leaf(node=end, outcome=Finished(1.0), sample=0)
+        exchange = EnvExchange.stepping(called, (seen, 1.0, True, False, {}))
+        store.finish(trajectory, tree, leaf, exchange)
+    (row,) = export_with_pyarrow(run, tmp_path / "hf")
+    assert [m["content"] for m in row["messages"]][-2:] == ["a?é", "a?é"]
+    for to in ("jsonl", "atif"):
+        export(run, tmp_path / to, to=to)
+    for file in (tmp_path / "jsonl/trajectories.jsonl", *(tmp_path / "atif").glob("*.json")):
+        assert '"a?\\u00e9"' in json.dumps(json.loads(file.read_text(encoding="utf-8")))
+        assert "\\ud800" not in file.read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(
     ("condition", "holds"),
     [

@@ -12,12 +12,13 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.wrappers import OrderEnforcing
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.gym.text_env import keep_info
 from agentrl.gym.wording.browser_gym import WORDINGS
-from agentrl.gym.wording.episode import GivenWords, WordedEnv, read_flag, read_reward
+from agentrl.gym.wording.episode import GivenWords, WordedEnv, WordedStep, read_flag, read_reward
 from agentrl.gym.wording.parts import WordingFault, describe_observation
 from agentrl.gym.wording.space_words import fit_action, is_text_space, read_action
 from agentrl.message import Image
@@ -234,6 +235,49 @@ def test_a_step_of_gym_is_named(step: Any) -> None:
     assert worded.reset(1) == (["a"], {})
     with pytest.raises(ValueError, match=r"step\(\) returned .*terminated, truncated, info\)"):
         worded.step("0", ["0"])
+
+
+@pytest.mark.parametrize("options", [{}, {"disable_env_checker": True}, {"max_episode_steps": 3}])
+def test_returns_of_gym_are_named_within_the_wrappers_of_make(options: dict[str, Any]) -> None:
+    gymnasium.register("user/Old-v0", entry_point=make_old)
+
+    def make(opening: Any, step: Any = None) -> WordedEnv:
+        env = gymnasium.make("user/Old-v0", opening=opening, step=step, **options)
+        return WordedEnv(env, GivenWords())
+
+    try:
+        with pytest.raises(ValueError, match=r"reset\(\) returned .*return \(observation, info\)"):
+            make("a").reset(1)
+        worded = make(("a", {}), ("a", 1.0, True, {}))
+        worded.reset(1)
+        with pytest.raises(ValueError, match=r"step\(\) returned .*terminated, truncated, info\)"):
+            worded.step("0", ["0"])
+        worded = make(("a", {}), ("b", 1.0, True, False, {}))
+        assert worded.reset(1) == (["a"], {})
+        assert worded.step("0", ["0"]) == WordedStep(["b"], 1.0, True, False, {})
+    finally:
+        del gymnasium.registry["user/Old-v0"]
+
+
+def make_old(**kwargs: Any) -> OldEnv:
+    return OldEnv(**kwargs)
+
+
+class SeedlessEnv(OldEnv):
+    """Is reset as Gym's were, seeded by a method of its own."""
+
+    def reset(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return self.opening
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_reset_without_a_seed_is_named(wrapped: bool) -> None:
+    old = SeedlessEnv(("a", {}))
+    env = OrderEnforcing(old) if wrapped else old
+    with pytest.raises(
+        ValueError, match=r"reset\(\) of SeedlessEnv .*'seed'; .*seed=None, options"
+    ):
+        WordedEnv(env, GivenWords()).reset(1)
 
 
 def test_an_observation_that_is_no_text_is_none_of_a_text_space() -> None:

@@ -10,6 +10,7 @@ import math
 import os
 import re
 import shutil
+import string
 import subprocess
 import sys
 import tempfile
@@ -21,6 +22,13 @@ GRADES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
 ENGINE_S = 30.0
 COMPOSE = (2, 21)
 """The oldest compose that Inspect takes."""
+UNSAID = string.whitespace + string.punctuation
+PAYS_BLANK = {
+    "match": lambda targets: any(not text.strip(UNSAID) for text in targets),
+    "includes": lambda targets: any(not text.strip() for text in targets),
+    "choice": lambda targets: not any(text.strip(string.whitespace + ",") for text in targets),
+}
+"""Whether a scorer of Inspect's own pays 1 to an agent that says nothing, by its targets."""
 GET_COMPOSE = "install Docker's compose plugin 2.21 or newer, which Debian's docker.io has not"
 
 
@@ -76,8 +84,10 @@ def ask(params):
     """Return the samples as tasks; raises for a task that cannot be played here."""
     task = load_task(params)
     samples = list_samples(task)
-    if obstacles := sorted({*find_obstacles(task, samples)}):
-        raise ValueError(f"{params['task']} cannot be played here: {'; '.join(obstacles)}")
+    obstacles = {*find_obstacles(task, samples)}
+    obstacles |= {*find_blank_targets(task.scorer or (), samples, params["scorer"])}
+    if obstacles:
+        raise ValueError(f"{params['task']} cannot be played here: {'; '.join(sorted(obstacles))}")
     return [describe_sample(sample) for sample in samples[: params["size"]]]
 
 
@@ -171,6 +181,47 @@ def find_obstacles(task, samples):
         yield "it has no scorer"
     if task.model is not None:
         yield f"it asks {task.model}, a model of its own, and never the policy; remove its model"
+
+
+def find_blank_targets(scorers, samples, paying):
+    """Yield the scorers that pay whatever is said of a sample whose target is blank.
+
+    `paying` names the one whose value is the reward; empty where there is only one.
+    """
+    for scorer in scorers:
+        names = list_scorer_names(scorer)
+        # A second one of a name is told apart by a number.
+        if paying and not re.fullmatch(rf"{re.escape(names[0].rpartition('/')[2])}\d*", paying):
+            continue
+        for name in sorted({name.removeprefix("inspect_ai/") for name in names} & {*PAYS_BLANK}):
+            pays = PAYS_BLANK[name]
+            if blank := [sample.id for sample in samples if pays(list_targets(sample))]:
+                yield (
+                    f"{len(blank)} of {len(samples)} samples (the first is {blank[0]!r}) have a "
+                    f"blank target, for which {name} pays 1 to an agent that says nothing; give "
+                    "each sample its target, or the task a scorer that needs none"
+                )
+
+
+def list_targets(sample):
+    """Return the targets of a sample, any of which is right."""
+    return [sample.target] if isinstance(sample.target, str) else [*sample.target]
+
+
+def list_scorer_names(scorer):
+    """Return the registered names of a scorer and, after it, of those that it is made of."""
+    from inspect_ai.util import registry_info
+
+    def walk(value):
+        if isinstance(value, dict):
+            if value.get("type") == "scorer":
+                yield str(value.get("name"))
+            value = list(value.values())
+        if isinstance(value, list | tuple):
+            for part in value:
+                yield from walk(part)
+
+    return [registry_info(scorer).name, *walk(getattr(scorer, "__registry_params__", {}))]
 
 
 def find_docker_fault():

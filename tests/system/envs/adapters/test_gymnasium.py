@@ -1,11 +1,10 @@
 """Environments of Gymnasium in processes of another interpreter.
 
 Mutants seen caught: an open file that does not keep a process from being copied; a process ended
-without its environment's close; an answer of any length; a fault of a function taken for an answer;
-a reward that is not handed on.
+without its environment's close; a warning for every close that hangs; an answer of any length; a
+fault of a function taken for an answer; a reward that is not handed on.
 """
 
-import asyncio
 import os
 import re
 import sys
@@ -20,8 +19,10 @@ import agentrl
 from agentrl.env import Step, say
 from agentrl.errors import ConfigError, EnvError, ForkUnsupported, WordingError
 from agentrl.registry import make
+from agentrl.rollout import episode
 from agentrl.runtime.scope import run_scope
 from agentrl.task import Task
+from agentrl_envs.adapters import gymnasium as adapter
 from agentrl_envs.adapters.gymnasium import HostedGymnasiumEnv
 from tests.support.foreign_packages import python_of
 from tests.support.processes import runs
@@ -112,17 +113,29 @@ async def test_faults_are_failures_of_the_episode_that_has_them() -> None:
 
 
 @pytest.mark.nightly
-async def test_a_close_that_hangs_keeps_nothing_waiting() -> None:
-    """Mutants seen caught: a close before the answer; a close that is awaited."""
+def test_a_close_that_hangs_keeps_no_listing_waiting() -> None:
+    env = slot("gymnasium:gymnasium_worlds:Stuck", start_timeout_s=60.0, **WORDS)
+    assert next(iter(env.tasks("train"))).messages
+
+
+async def test_a_close_that_hangs_costs_its_process_and_no_reward(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert adapter.CLOSE_S < episode.CLOSE_S, "an episode fails before its environment is ended"
+    monkeypatch.setattr(adapter, "CLOSE_S", 0.5)
+    pids: list[int] = []
     async with run_scope():
-        env = slot("gymnasium:gymnasium_worlds:Stuck", start=19, start_timeout_s=60.0, **WORDS)
-        task = next(iter(env.tasks("train")))
-        _, info = await env.reset(options={"task": task})
-        assert [step[1:4] for step in await played(env, "1")] == [(1.0, True, False)]
-        await env.close()
-        async with asyncio.timeout(10):
-            while runs(info["pid"]):  # noqa: ASYNC110 - another process ends
-                await asyncio.sleep(0.1)
+        for _ in range(2):
+            env = slot(start=13, **WORDS)
+            task = next(iter(env.tasks("train")))
+            _, info = await env.reset(options={"task": task})
+            (step,) = await played(env, "9")
+            assert step[1:3] == (9.0, True)
+            await env.close()
+            pids.append(info["pid"])
+    assert not any(map(runs, pids))
+    (warning,) = caplog.messages
+    assert warning.startswith("gymnasium: close took more than 0.5 s, so its process was ended")
 
 
 @pytest.mark.parametrize(

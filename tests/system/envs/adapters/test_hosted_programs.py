@@ -341,6 +341,7 @@ async def test_what_inspect_did_not_score_is_a_failure(
             ("agents.py@nothing", "names no task of the file"),
             ("missing.py@task", "No such file"),
             ("sums.py@sums_of_another", "it asks mockllm/model, a model of its own"),
+            ("scorers.py@untargeted_parts_task", "a blank target, for which includes pays 1"),
         ],
         1,
     ),
@@ -348,6 +349,15 @@ async def test_what_inspect_did_not_score_is_a_failure(
 def test_what_inspect_cannot_load_is_refused_before_a_run(name: str, wrong: str) -> None:
     with pytest.raises(ConfigError, match=wrong):
         first_task(inspect(name))
+
+
+@pytest.mark.inspect
+def test_samples_of_inspect_without_a_target_are_for_scorers_that_read_none() -> None:
+    wrong = r"1 of 2 samples \(the first is 'bare'\) have a blank target, for which match pays 1"
+    with pytest.raises(ConfigError, match=wrong):
+        first_task(inspect("scorers.py@untargeted_task", scorer="match"))
+    env = inspect("scorers.py@untargeted_task", scorer="measured", key="length")
+    assert {task.id for split in SPLITS for task in env.tasks(split)} == {"told", "bare"}
 
 
 @pytest.mark.inspect

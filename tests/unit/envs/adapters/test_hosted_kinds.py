@@ -20,10 +20,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.errors import EnvError
-from agentrl.task import Task
+from agentrl.task import Task, split_of
 from agentrl_envs.adapters.foreign_env import ForeignEnv
 from agentrl_envs.adapters.gem import GemEnv
 from agentrl_envs.adapters.host import HOSTED
+from agentrl_envs.adapters.hosted_program import divide_tasks
 
 
 def load_kind(name: str) -> ModuleType:
@@ -148,6 +149,40 @@ def test_a_score_of_inspect_is_a_reward(value: Any, paid: float) -> None:
     assert told["rewards"] == {"match": paid}
     assert inspected.read_scores({"match": {"a": value, "b": 9}}, "", "a") == told
     assert inspected.read_scores({"other": 9, "match": value}, "match", "") == told
+
+
+@given(st.lists(st.text(min_size=1, max_size=3), max_size=30))
+def test_two_tasks_of_a_library_leave_no_split_empty(names: list[str]) -> None:
+    """The hash alone decides where it fills both."""
+    splits, by_hash = divide_tasks(names), {name: split_of(name) for name in names}
+    assert {*splits} == {*names}
+    if len(splits) < 2 or len({*by_hash.values()}) == 2:
+        assert splits == by_hash
+    else:
+        assert {*splits.values()} == {"train", "heldout"}
+        assert sum(splits[name] != by_hash[name] for name in splits) == 1
+        assert divide_tasks(names[::-1]) == splits
+
+
+@pytest.mark.parametrize(
+    ("scorer", "targets", "pays"),
+    [
+        ("match", [""], True),
+        ("match", ["."], True),  # Inspect compares without punctuation
+        ("match", ["plum", " "], True),
+        ("match", ["plum"], False),
+        ("match", [], False),
+        ("includes", ["plum", ""], True),
+        ("includes", ["."], False),
+        ("choice", [""], True),
+        ("choice", [], True),
+        ("choice", ["", "A"], False),
+    ],
+)
+def test_a_blank_target_pays_an_agent_of_inspect_that_says_nothing(
+    scorer: str, targets: list[str], pays: bool
+) -> None:
+    assert inspected.PAYS_BLANK[scorer](targets) is pays
 
 
 @pytest.mark.parametrize(

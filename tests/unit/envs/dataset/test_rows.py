@@ -27,7 +27,8 @@ from hypothesis import strategies as st
 
 from agentrl.errors import ConfigError
 from agentrl.message import Message, ToolCall
-from agentrl.task import SPLITS, Task
+from agentrl.runtime.extras import is_installed
+from agentrl.task import SPLITS, Task, split_of
 from agentrl_envs.dataset import DatasetEnv
 from agentrl_envs.dataset.row_tasks import (
     DataSource,
@@ -136,9 +137,13 @@ def test_a_file_of_another_format_names_those_that_are_read(tmp_path: Path, name
     assert re.search(words, find_missing_reader(str(tmp_path / name)))
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"there is no data file .*no.jsonl; name a file of .par"):
-        list(read_rows(str(tmp_path / "no.jsonl")))
+@pytest.mark.parametrize("name", ["no.jsonl", "no.parquet"])
+def test_a_file_that_is_not_there(tmp_path: Path, name: str) -> None:
+    """No package is asked for to read it."""
+    file = str(tmp_path / name)
+    assert find_missing_reader(file) == ""
+    with pytest.raises(ConfigError, match=rf"there is no data file .*{name}; name a file of .par"):
+        list(read_rows(file))
 
 
 def test_a_long_value_is_read_whole(tmp_path: Path) -> None:
@@ -149,7 +154,10 @@ def test_a_long_value_is_read_whole(tmp_path: Path) -> None:
     assert csv.field_size_limit() == before
 
 
-def test_a_reader_that_is_missing_is_named() -> None:
+def test_a_reader_that_is_missing_is_named(tmp_path: Path) -> None:
+    if not is_installed("pyarrow"):
+        words = "a.parquet needs pyarrow, .* or save it as JSON lines"
+        assert re.search(words, find_missing_reader(write(tmp_path, "a.parquet", "PAR1")))
     assert find_missing_reader("tasks.jsonl") == ""
     assert "agentrl-gym[data]" in find_missing_reader("openai/gsm8k")
     with pytest.raises(ConfigError, match="reading openai/gsm8k needs datasets, which is not inst"):
@@ -368,7 +376,7 @@ def test_settings_that_say_no_split(settings: dict[str, Any], words: str) -> Non
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        (sums(2), r"none of the 2 rows .* change heldout_fraction=1e-09, or name the splits"),
+        (sums(2), r"none of the 2 rows .* change heldout_fraction=1e-09 to .*, or name the splits"),
         (sums(1), "none of the 1 rows .* all have one prompt, so that no heldout_fraction div"),
         (
             [{"prompt": "Go on.", "answer": str(n)} for n in range(99)],
@@ -382,6 +390,26 @@ def test_a_split_that_stays_empty_says_how_to_fill_it(
     file = write(tmp_path, "a.jsonl", lines(rows))
     with pytest.raises(ConfigError, match=words):
         DatasetEnv(path=file, heldout_fraction=1e-9)
+
+
+HELD = [row for row in sums(300) if split_of(row["prompt"]) == "heldout"]
+
+
+@pytest.mark.parametrize("rows", [sums(2), sums(30), HELD])
+@pytest.mark.parametrize("fraction", [1e-9, 1 - 1e-9])
+def test_the_heldout_fraction_that_an_error_suggests_fills_both_splits(
+    tmp_path: Path, rows: Sequence[Mapping[str, Any]], fraction: float
+) -> None:
+    file = write(tmp_path, "a.jsonl", lines(rows))
+    with pytest.raises(ConfigError) as refused:
+        DatasetEnv(path=file, heldout_fraction=fraction)
+    suggested = re.search(
+        r"to ([\d.]+), which holds out (\d+) of (\d+), or name", str(refused.value)
+    )
+    assert suggested is not None
+    env = DatasetEnv(path=file, heldout_fraction=float(suggested[1]))
+    assert len([*env.tasks("heldout")]) == int(suggested[2]) > 0
+    assert len([*env.tasks("train")]) == len(rows) - int(suggested[2]) > 0
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(0, 1)), min_size=1, max_size=20))
