@@ -36,7 +36,6 @@ from agentrl.cli import (
     warmstart,
     watch,
 )
-from agentrl.cli.completion import join_bash_words
 from agentrl.cli.console import err, out, show_error, show_text
 from agentrl.cli.reference import markdown
 from agentrl.errors import AgentrlError, ConfigError
@@ -155,7 +154,6 @@ def main() -> None:
     if not err.is_terminal:
         # Bars of other packages, which would fill a log.
         os.environ.setdefault("TQDM_DISABLE", "1")
-    join_bash_words(os.environ)
     # The shell hands over what has been typed so far where it asks how it may go on.
     if not needs_no_others(arguments or os.environ.get("COMP_WORDS", "").split()[1:]):
         add_commands()
