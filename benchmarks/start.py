@@ -178,7 +178,10 @@ def measure_installations(bench: Benchmark, extras: Sequence[str], revision: str
                 bench.notes.append(f"{extra}{when} is not installed: {error}")
                 continue
             packages, size = weigh(venv)
-            bench.console.print(f"{extra}{when}: {packages} packages, {size / 1e6:.0f} MB")
+            bench.console.print(
+                f"{extra}{when}: {packages} packages of {size / 1e6:.0f} MB in {cpu_s:.1f} CPU s, "
+                f"{seconds:.0f} s"
+            )
             bench.row(f"packages, {extra}{when}", packages, unit="packages")
             bench.row(f"size, {extra}{when}", size / 1e6, unit="MB")
             bench.row(f"install, {extra}{when}", seconds, unit="s")
