@@ -150,7 +150,11 @@ def main() -> None:
     """Run a command, the working folder importable; exit 2 for an error raised on purpose."""
     arguments = sys.argv[1:]
     debug = DEBUG in arguments
-    sys.path.insert(0, os.getcwd())
+    try:
+        sys.path.insert(0, os.getcwd())
+    except FileNotFoundError as error:
+        show_error(error, "the working directory has been deleted; change to another one")
+        sys.exit(2)
     if not err.is_terminal:
         # Bars of other packages, which would fill a log.
         os.environ.setdefault("TQDM_DISABLE", "1")
