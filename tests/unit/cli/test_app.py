@@ -57,6 +57,17 @@ def test_what_is_no_trace_is_refused(
     assert err.startswith(f"error: {file} is {kind}, not a trace; name a file that ")
 
 
+def test_a_recording_is_refused_before_it_is_played(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Mutant seen caught: the file is first looked at when every episode has been played."""
+    file = tmp_path / "a.jsonl"
+    file.mkdir()
+    code, out, err = agentrl(capsys, "record", "nosuch/Env-v0", str(file))
+    assert (code, out) == (2, "")
+    assert err.startswith(f"error: FILE is {file}, which is a folder; give the path of a file")
+
+
 def test_an_unknown_slot_is_told_before_the_methods_are_imported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
