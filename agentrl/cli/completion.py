@@ -29,16 +29,16 @@ def join_bash_words(environment: MutableMapping[str, str]) -> None:
 
 
 def complete_command_line(environment: Mapping[str, str]) -> list[str] | None:
-    """Return how bash may go on with an override; None where only the application can tell.
+    """Return the words by which bash may complete an override; None for other command lines.
 
     To follow a command line with options, the application imports pydantic, which takes a third of
     the time; whoever types overrides completes one after the other.
     """
-    typed = environment.get("COMP_WORDS", "")
-    if environment.get(INSTRUCTION) != BASH or any(mark in typed for mark in "\"'\\"):
+    line = environment.get("COMP_WORDS", "")
+    if environment.get(INSTRUCTION) != BASH or any(mark in line for mark in "\"'\\"):
         return None
     number = int(environment["COMP_CWORD"])
-    words = [*typed.split()[:number], *(typed.split()[number : number + 1] or [""])]
+    words = [*line.split()[:number], *(line.split()[number : number + 1] or [""])]
     if number < 3 or words[1] not in CONFIG_COMMANDS or any(w.startswith("-") for w in words[2:]):
         return None
     if words[-2].endswith("="):
@@ -47,7 +47,7 @@ def complete_command_line(environment: Mapping[str, str]) -> list[str] | None:
 
 
 def answer_shell(environment: MutableMapping[str, str]) -> bool:
-    """Print how the command line may go on; return False where only the application can tell."""
+    """Print the words that complete an override; return False for other command lines."""
     join_bash_words(environment)
     words = complete_command_line(environment)
     if words is not None:
