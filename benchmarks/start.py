@@ -2,35 +2,54 @@
 
 Each extra is installed as a wheel with the versions of constraints.txt, into an empty venv without
 pip, by the pip of this interpreter and from wherever that is configured to take packages; an extra
-that it cannot install is named below the table. Sizes are those of all files, what pip compiles
-among them. Commands are those of the installed wheel; their first run is not measured. Training
-begins with the quickstart's policy and no warm start, and is over at its first turn; the evaluation
-before it plays one task.
+that it cannot install is named below the table. `vllm`, which brings gigabytes of CUDA, is left out
+unless `--only` names it. Sizes are those of all files, what pip compiles among them. Commands are
+those of the installed wheel; their first run is not measured. Training begins with the quickstart's
+policy and no warm start, and is over at its first turn; the evaluation before it plays one task.
 
-`--before REVISION` installs an older revision, too, where that has the extras.
+A command's CPU seconds have as a measure those of `python -c pass` of the same venv and round.
+
+`--before REVISION` installs an older revision, too: its core and what its training needs, or the
+extras of `--only` that it has.
 """
 
 import os
+import resource
+import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from importlib.metadata import distributions
 from pathlib import Path
 
-from benchmarks.harness import Benchmark, Contender, Run, parser
+from benchmarks.harness import Benchmark, Contender, Measurement, Run, parser
 
 ROOT = Path(__file__).parents[1]
 CORE = "core"
+TRAINING = "train,reasoning"
 EXTRAS = (
-    *(CORE, "train", "train,reasoning", "web", "gui", "data", "gym", "mcp", "docker", "ray"),
+    *(CORE, "train", TRAINING, "web", "gui", "data", "gym", "mcp", "docker", "ray"),
     *("sinks", "renderers", "torchao"),
 )
+LARGE = ("vllm",)
 QUICK = (CORE,)
+BEFORE = (CORE, TRAINING)
+BASE = "python -c pass"
+COMMAND = "agentrl"
+FIRST_TURN = "first turn of training"
+GOALS_S: Mapping[str, float] = {"import agentrl": 0.15, "agentrl --help": 0.3, "completion": 0.3}
+TURN_GOAL_S = 4.0
+COMPLETE = (
+    *("env", "_AGENTRL_COMPLETE=complete_bash", "COMP_CWORD=3"),
+    "COMP_WORDS=agentrl train quickstart learn.opt",
+)
 INSTALL_S = 900.0
 TURN_S = 300.0
+CONFIG = "configs/quickstart.yaml"
 TRAIN = ("warmstart=null", "evaluate.tasks=1", "run.steps=1")
 SEGMENT_HEADER_BYTES = 36
 """Size of a segment of the store that no turn has been written to."""
@@ -52,7 +71,7 @@ def call(*words: str | Path, cwd: Path, timeout_s: float = INSTALL_S) -> None:
 
 
 def build_wheel(revision: str, folder: Path) -> tuple[Path, Path]:
-    """Build a revision, or the checkout for an empty one; return its wheel and constraints."""
+    """Build a revision, or the checkout for an empty one; return its wheel and its source."""
     source = ROOT
     if revision:
         source = folder / "source"
@@ -62,17 +81,39 @@ def build_wheel(revision: str, folder: Path) -> tuple[Path, Path]:
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, source]
     call(*build, cwd=folder)
     (wheel,) = out.glob("*.whl")
-    return wheel, source / "constraints.txt"
+    return wheel, source
 
 
-def install(extra: str, wheel: Path, constraints: Path, venv: Path) -> float:
-    """Install a wheel with an extra into an empty venv; return the seconds it took."""
+def choose_extras(extras: Sequence[str], provided: Collection[str]) -> list[str]:
+    """Return the extras of which a wheel provides a part, reduced to it; the core always."""
+    parts = {extra: [name for name in extra.split(",") if name in provided] for extra in extras}
+    return [
+        CORE if extra == CORE else ",".join(parts[extra])
+        for extra in extras
+        if extra == CORE or parts[extra]
+    ]
+
+
+def list_provided(wheel: Path) -> list[str]:
+    """Return the extras of a wheel."""
+    (metadata,) = distributions(path=[str(wheel)])
+    return metadata.metadata.get_all("Provides-Extra") or []
+
+
+def install(extra: str, wheel: Path, constraints: Path, venv: Path) -> tuple[float, float]:
+    """Install a wheel with an extra into an empty venv; return the seconds and CPU seconds."""
     call(sys.executable, "-m", "venv", "--without-pip", venv, cwd=venv.parent)
     wanted = f"{wheel}[{extra}]" if extra != CORE else str(wheel)
     pip = [sys.executable, "-m", "pip", "--python", venv / "bin" / "python", "install", "-q"]
-    began = time.perf_counter()
+    began, used = time.perf_counter(), children_cpu_s()
     call(*pip, "-c", constraints, wanted, cwd=venv.parent)
-    return time.perf_counter() - began
+    return time.perf_counter() - began, children_cpu_s() - used
+
+
+def children_cpu_s() -> float:
+    """Return the user and system seconds of the children that have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def weigh(venv: Path) -> tuple[int, int]:
@@ -93,12 +134,12 @@ def run_command(words: Sequence[str | Path], folder: Path) -> Run:
     return again
 
 
-def run_to_first_turn(agentrl: Path, folder: Path) -> Run:
+def run_to_first_turn(agentrl: Path, config: Path, folder: Path) -> Run:
     """Return what trains until the first turn is in the store, and kills the run then."""
 
     def again() -> float:
         name = f"turn-{time.monotonic_ns()}"
-        words = [agentrl, "train", "quickstart", f"run.name={name}", *TRAIN]
+        words = [agentrl, "train", config, f"run.name={name}", *TRAIN]
         until = time.monotonic() + TURN_S
         with subprocess.Popen(
             words, cwd=folder, env=environ(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -127,46 +168,71 @@ def measure_installations(bench: Benchmark, extras: Sequence[str], revision: str
     when = f", {revision}" if revision else ""
     with tempfile.TemporaryDirectory(prefix="agentrl-start-") as name:
         folder = Path(name)
-        wheel, constraints = build_wheel(revision, folder)
+        wheel, source = build_wheel(revision, folder)
         contenders: dict[str, Contender] = {}
-        for number, extra in enumerate(extras):
+        for number, extra in enumerate(choose_extras(extras, list_provided(wheel))):
             venv = folder / f"venv{number}"
             try:
-                seconds = install(extra, wheel, constraints, venv)
+                seconds, cpu_s = install(extra, wheel, source / "constraints.txt", venv)
             except (RuntimeError, subprocess.TimeoutExpired) as error:
                 bench.notes.append(f"{extra}{when} is not installed: {error}")
                 continue
             packages, size = weigh(venv)
+            bench.console.print(
+                f"{extra}{when}: {packages} packages of {size / 1e6:.0f} MB in {cpu_s:.1f} CPU s, "
+                f"{seconds:.0f} s"
+            )
             bench.row(f"packages, {extra}{when}", packages, unit="packages")
             bench.row(f"size, {extra}{when}", size / 1e6, unit="MB")
             bench.row(f"install, {extra}{when}", seconds, unit="s")
-            python, agentrl = venv / "bin" / "python", venv / "bin" / "agentrl"
+            bench.row(f"install, {extra}{when}, CPU", cpu_s, unit="s")
+            python, agentrl = venv / "bin" / "python", venv / "bin" / COMMAND
             if extra == CORE:
-                for title, words in (
-                    ("import agentrl", [python, "-c", "import agentrl"]),
-                    ("agentrl --help", [agentrl, "--help"]),
-                ):
-                    contenders[title + when] = Contender(set_up=partial(run_command, words, folder))
-            if extra == "train,reasoning":
-                contenders[f"first turn of training{when}"] = Contender(
-                    set_up=partial(run_to_first_turn, agentrl, folder)
+                commands: Mapping[str, Sequence[str | Path]] = {
+                    BASE: [python, "-c", "pass"],
+                    "import agentrl": [python, "-c", "import agentrl"],
+                    "agentrl --help": [agentrl, "--help"],
+                    "completion": [*COMPLETE, agentrl],
+                }
+                for title, words in commands.items():
+                    contenders[title] = Contender(set_up=partial(run_command, words, folder))
+            elif "reasoning" in extra.split(","):
+                contenders[FIRST_TURN] = Contender(
+                    set_up=partial(run_to_first_turn, agentrl, source / CONFIG, folder)
                 )
-        for title, runs in bench.compare(contenders).items():
-            bench.cost(f"{title}, CPU", runs, unit="s")
-            goal = 4 if title == "first turn of training" else None
-            bench.cost(title, runs, unit="s", by="wall", goal=goal)
+            else:
+                shutil.rmtree(venv)
+        state_commands(bench, bench.compare(contenders), when=when)
+
+
+def state_commands(
+    bench: Benchmark, runs: Mapping[str, Sequence[Measurement]], *, when: str
+) -> None:
+    """State what each command took, and how many times that of an interpreter that does nothing."""
+    for title, measured in runs.items():
+        goal = None if when else GOALS_S.get(title)
+        bench.cost(f"{title}{when}, CPU", measured, unit="s", goal=goal)
+        goal = TURN_GOAL_S if title == FIRST_TURN and not when else None
+        bench.cost(f"{title}{when}", measured, unit="s", by="wall", goal=goal)
+        if title != BASE and (base := runs.get(BASE)):
+            times = [one.cpu_s / other.cpu_s for one, other in zip(measured, base, strict=True)]
+            bench.row(f"{title}{when}", statistics.median(times), unit="x", peer=BASE)
 
 
 def main() -> None:
     arguments = parser(__doc__)
-    arguments.add_argument("--only", nargs="+", choices=EXTRAS, help="install these alone")
+    choices = EXTRAS + LARGE
+    arguments.add_argument("--only", nargs="+", choices=choices, help="install these alone")
     arguments.add_argument("--before", default="", metavar="REVISION", help="an older one, too")
     chosen = arguments.parse_args()
     bench = Benchmark.from_arguments("start", chosen)
     extras = chosen.only or (QUICK if bench.quick else EXTRAS)
+    bench.notes += [
+        f"{name} is not installed: name it with --only" for name in LARGE if name not in extras
+    ]
     measure_installations(bench, extras, "")
     if chosen.before:
-        measure_installations(bench, extras, chosen.before)
+        measure_installations(bench, chosen.only or BEFORE, chosen.before)
     bench.finish()
 
 

@@ -4,15 +4,20 @@ This module imports nothing, so that Ctrl-C while commands are imported is caugh
 imports `agentrl` itself, before this module, it is not.
 """
 
+import os
 import sys
 
 
 def main() -> None:
     """Run a command; exits 130 after Ctrl-C, also while it is imported."""
     try:
-        from agentrl.cli import app, console
+        from agentrl.cli import completion, console
 
         console.keep_streams_open()
+        if completion.answer_shell(os.environ):
+            return
+        from agentrl.cli import app
+
         app.main()
     except KeyboardInterrupt:
         sys.exit(130)

@@ -36,7 +36,6 @@ from agentrl.cli import (
     warmstart,
     watch,
 )
-from agentrl.cli.completion import join_bash_words
 from agentrl.cli.console import err, out, show_error, show_text
 from agentrl.cli.reference import markdown
 from agentrl.errors import AgentrlError, ConfigError
@@ -151,11 +150,14 @@ def main() -> None:
     """Run a command, the working folder importable; exit 2 for an error raised on purpose."""
     arguments = sys.argv[1:]
     debug = DEBUG in arguments
-    sys.path.insert(0, os.getcwd())
+    try:
+        sys.path.insert(0, os.getcwd())
+    except FileNotFoundError as error:
+        show_error(error, "the working directory has been deleted; change to another one")
+        sys.exit(2)
     if not err.is_terminal:
         # Bars of other packages, which would fill a log.
         os.environ.setdefault("TQDM_DISABLE", "1")
-    join_bash_words(os.environ)
     # The shell hands over what has been typed so far where it asks how it may go on.
     if not needs_no_others(arguments or os.environ.get("COMP_WORDS", "").split()[1:]):
         add_commands()

@@ -32,7 +32,7 @@ RunFolder = Annotated[
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[KEY=VALUE]...",
+        metavar="KEY=VALUE",
         autocompletion=complete_override,
         help="Config overrides, such as run.steps=20.",
     ),

@@ -1,16 +1,19 @@
 """Words that a shell may put after what has been typed."""
 
 import os
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
-import typer
+from agentrl.cli.console import show_text
 
 INSTRUCTION = "_AGENTRL_COMPLETE"
 """Variable by which a shell's script says that it asks for words."""
 BASH = "complete_bash"
 MOST_RUNS = 200
+CONFIG_COMMANDS = ("eval", "plan", "train", "warmstart")
+"""Commands whose first argument is a config and whose others are overrides."""
 
 
 def join_bash_words(environment: MutableMapping[str, str]) -> None:
@@ -23,6 +26,33 @@ def join_bash_words(environment: MutableMapping[str, str]) -> None:
         return
     words[place - 1 : place + 1] = [f"{words[place - 1]}="]
     environment["COMP_WORDS"], environment["COMP_CWORD"] = " ".join(words), str(place)
+
+
+def complete_command_line(environment: Mapping[str, str]) -> list[str] | None:
+    """Return the words by which bash may complete an override; None for other command lines.
+
+    To follow a command line with options, the application imports pydantic, which takes a third of
+    the time; whoever types overrides completes one after the other.
+    """
+    line = environment.get("COMP_WORDS", "")
+    if environment.get(INSTRUCTION) != BASH or any(mark in line for mark in "\"'\\"):
+        return None
+    number = int(environment["COMP_CWORD"])
+    words = [*line.split()[:number], *(line.split()[number : number + 1] or [""])]
+    if number < 3 or words[1] not in CONFIG_COMMANDS or any(w.startswith("-") for w in words[2:]):
+        return None
+    if words[-2].endswith("="):
+        return [value for value in _list_values(words[-2][:-1]) if value.startswith(words[-1])]
+    return list_overrides(words[-1])
+
+
+def answer_shell(environment: MutableMapping[str, str]) -> bool:
+    """Print the words that complete an override; return False for other command lines."""
+    join_bash_words(environment)
+    words = complete_command_line(environment)
+    if words is not None:
+        show_text("\n".join(words))
+    return words is not None
 
 
 def complete_config(incomplete: str) -> list[str]:
@@ -54,9 +84,9 @@ def complete_key(incomplete: str) -> list[str]:
     return [path for path in paths if path.startswith(incomplete)]
 
 
-def complete_override(context: typer.Context, incomplete: str) -> list[str]:
+def complete_override(ctx: Any, incomplete: str) -> list[str]:
     """Return the overrides that go on from what was typed: keys, or the values of the one key."""
-    words = context.params.get("overrides") or [""]
+    words = ctx.params.get("overrides") or [""]
     if os.environ.get(INSTRUCTION) == BASH and words[-1].endswith("="):
         return [value for value in _list_values(words[-1][:-1]) if value.startswith(incomplete)]
     return list_overrides(incomplete)

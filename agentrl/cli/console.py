@@ -71,7 +71,9 @@ def keep_streams_open() -> None:
     sys.stdout, sys.stderr = _lasting(sys.stdout), _lasting(sys.stderr)
 
 
-def _lasting(stream: TextIO) -> TextIO:
+def _lasting(stream: TextIO | None) -> TextIO:
+    if stream is None:  # closed by the shell, `>&-`
+        return open(os.devnull, "w", encoding="utf-8")
     if not isinstance(stream, io.TextIOWrapper):
         return stream
     return LastingStream(

@@ -23,7 +23,7 @@ def doctor(
         Path | None,
         typer.Argument(
             autocompletion=complete_config,
-            metavar="[CONFIG]",
+            metavar="CONFIG",
             help="Check whether this machine can run this config.",
         ),
     ] = None,

@@ -28,7 +28,7 @@ def envs(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="[FAMILY|ID]",
+            metavar="FAMILY|ID",
             autocompletion=complete_family,
             help="Family whose environments to list, or environment to describe.",
         ),

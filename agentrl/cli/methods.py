@@ -12,6 +12,7 @@ from typer.core import TyperCommand
 from agentrl.cli.arguments import JsonFlag
 from agentrl.cli.console import out, show_json, show_table, show_text
 from agentrl.errors import ConfigError
+from agentrl.learn.slot_names import SLOT_NAMES, check_slot
 
 INDENT = " " * 6
 FOR = "--for"
@@ -27,6 +28,11 @@ class MethodsCommand(TyperCommand):
         return super().parse_args(ctx, args)
 
 
+def complete_slot(incomplete: str) -> list[str]:
+    """Return the slots that begin with what was typed."""
+    return [name for name in SLOT_NAMES if name.startswith(incomplete)]
+
+
 def complete_situation(incomplete: str) -> list[str]:
     """Return the situations that begin with what was typed."""
     from agentrl.config.advice import read_situations
@@ -35,7 +41,10 @@ def complete_situation(incomplete: str) -> list[str]:
 
 
 def methods(
-    slot: Annotated[str, typer.Argument(help="Slot to list; all slots by default.")] = "",
+    slot: Annotated[
+        str,
+        typer.Argument(autocompletion=complete_slot, help="Slot to list; all slots by default."),
+    ] = "",
     *,
     situation: Annotated[
         str | None,
@@ -62,6 +71,8 @@ def methods(
             )
         _show_advice(situation, markdown=markdown, as_json=as_json)
         return
+    if slot:
+        check_slot(slot)
     from agentrl.learn import catalogue
 
     slots = catalogue.slots(slot)

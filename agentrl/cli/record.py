@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from agentrl.cli.arguments import EnvId, EnvKwargs, parse_env_kwargs
+from agentrl.cli.arguments import EnvId, EnvKwargs, check_writable, parse_env_kwargs
 from agentrl.cli.console import err, show_text
 from agentrl.cli.progress import watch
 
@@ -56,6 +56,8 @@ def record(
     ] = False,
 ) -> None:
     """Record demonstrations of an environment's gold player or of a human, for training."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    check_writable(file, "FILE")
     import asyncio
 
     from agentrl.authoring.env_contract import read_tasks

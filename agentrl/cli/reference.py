@@ -46,7 +46,8 @@ def _chapter(path: str, command: Any) -> Iterator[str]:
 
 def _argument(parameter: Any) -> str:
     name = parameter.metavar or parameter.name.upper()
-    return name if parameter.required or name.startswith("[") else f"[{name}]"
+    name = name if parameter.required else f"[{name}]"
+    return name if parameter.nargs == 1 else f"{name}..."
 
 
 def _option(parameter: Any) -> str:

@@ -20,7 +20,7 @@ def view(
         list[Path],
         typer.Argument(
             autocompletion=complete_run,
-            metavar="RUN...",
+            metavar="RUN",
             help="Run folder; two are shown side by side.",
         ),
     ],

@@ -291,15 +291,19 @@ def _read_text(path: Path) -> str:
     return text
 
 
+def _list_yaml_files(folder: Path) -> list[Path]:
+    return sorted(f for f in folder.iterdir() if f.suffix in {".yaml", ".yml"} and f.is_file())
+
+
 def _suggest(path: Path) -> str:
     """Say which YAML files lie where the user looked, the most similar names first."""
     folder = path.parent
     while not folder.is_dir():
         folder = folder.parent
-    files = sorted(f for f in folder.iterdir() if f.suffix in {".yaml", ".yml"} and f != path)
+    files = [file for file in _list_yaml_files(folder) if file != path]
     if not files and folder != Path("configs") and Path("configs").is_dir():
         folder = Path("configs")
-        files = sorted(f for f in folder.iterdir() if f.suffix in {".yaml", ".yml"})
+        files = _list_yaml_files(folder)
     if not files:
         return (
             f"there is no YAML file in {folder.resolve()}; `agentrl init NAME` creates one, and "

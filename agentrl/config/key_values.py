@@ -7,9 +7,10 @@ change of the schema, `python -m agentrl.config.key_values` writes it again.
 import json
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Literal, Union, get_args, get_origin
 
-from pydantic.fields import FieldInfo
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
 
 FILE = Path(__file__).with_suffix(".json")
 
@@ -46,7 +47,7 @@ def list_values(annotation: object) -> list[str]:
     return []
 
 
-def _list_default(field: FieldInfo) -> list[str]:
+def _list_default(field: "FieldInfo") -> list[str]:
     value = None if field.is_required() else field.get_default(call_default_factory=True)
     return [str(value)] if isinstance(value, int | float | Path) else []
 

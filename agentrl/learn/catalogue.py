@@ -1,6 +1,6 @@
 """Every slot of the learning half and every method in it, for `agentrl methods` and the docs."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -10,7 +10,6 @@ from pydantic import ValidationError
 from agentrl.config.learn import LearnSection
 from agentrl.config.schema import ConfigKey, format_value, iter_own_keys, method_of
 from agentrl.config.section import ConfigSection
-from agentrl.errors import ConfigError
 from agentrl.learn import (
     advantages,
     corrections,
@@ -23,6 +22,7 @@ from agentrl.learn import (
     shaping,
 )
 from agentrl.learn.method import LearnMethod, Need
+from agentrl.learn.slot_names import SLOT_NAMES, check_slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +47,18 @@ class MethodSlot:
         return value if isinstance(value, tuple) else (value,)
 
 
-SLOTS = (
-    MethodSlot("group_reward", group_reward.METHODS),
-    MethodSlot("reward_shaping", shaping.METHODS),
-    MethodSlot("advantage", advantages.METHODS),
-    MethodSlot("loss", losses.METHODS),
-    MethodSlot("proximal", proximals.METHODS),
-    MethodSlot("correction", corrections.METHODS),
-    MethodSlot("rejection", rejections.METHODS),
-    MethodSlot("selection", selection.METHODS),
-    MethodSlot("hint", hint.METHODS),
-)
+METHODS: Mapping[str, Sequence[LearnMethod[Any]]] = {
+    "group_reward": group_reward.METHODS,
+    "reward_shaping": shaping.METHODS,
+    "advantage": advantages.METHODS,
+    "loss": losses.METHODS,
+    "proximal": proximals.METHODS,
+    "correction": corrections.METHODS,
+    "rejection": rejections.METHODS,
+    "selection": selection.METHODS,
+    "hint": hint.METHODS,
+}
+SLOTS = tuple(MethodSlot(name, METHODS[name]) for name in SLOT_NAMES)
 """All slots, in the order in which `docs/methods.md` explains them."""
 
 HEADINGS = ("name", "what it is", "knobs", "needs", "source")
@@ -67,10 +68,8 @@ def slots(key: str = "") -> tuple[MethodSlot, ...]:
     """Return the slot of that name, or all of them. Raises `ConfigError` for another name."""
     if not key:
         return SLOTS
-    matches = tuple(slot for slot in SLOTS if slot.key == key)
-    if not matches:
-        raise ConfigError(f"{key!r} is not a slot; the slots are {', '.join(s.key for s in SLOTS)}")
-    return matches
+    check_slot(key)
+    return tuple(slot for slot in SLOTS if slot.key == key)
 
 
 def rows(slot: MethodSlot, *, mark: str = "") -> list[tuple[str, ...]]:

@@ -136,7 +136,13 @@ def read_trace(path: Path, *, name: str = "") -> LatencyTrace:
         )
     name, costs = name or path.stem, list[TrajectoryCost]()
     rate: float | None = None
-    whole = path.read_text(encoding="utf-8").split("\n")[:-1]
+    try:
+        whole = path.read_text(encoding="utf-8").split("\n")[:-1]
+    except (IsADirectoryError, UnicodeDecodeError) as error:
+        kind = "a folder" if path.is_dir() else "not UTF-8 text"
+        raise ConfigError(
+            f"{path} is {kind}, not a trace; name a file that `agentrl trace record RUN` wrote"
+        ) from error
     for number, text in enumerate(whole, start=1):
         try:
             row = json.loads(text)

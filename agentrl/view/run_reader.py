@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Self
 
-import yaml
-
+from agentrl.config.document import read
 from agentrl.errors import ConfigError
 from agentrl.metrics.writer import FILE as METRICS
 from agentrl.metrics.writer import read_metrics
@@ -44,9 +43,8 @@ class RunReader:
                 f"{folder} is not a run folder: it has no config.yaml; name a folder created by "
                 "`agentrl train`, such as runs/quickstart"
             )
+        self.config = read(folder / "config.yaml").values
         self.config_text = (folder / "config.yaml").read_text(encoding="utf-8")
-        config: Any = yaml.safe_load(self.config_text)
-        self.config = cast(dict[str, Any], config) if isinstance(config, dict) else {}
         patterns: Sequence[str] = (self.config.get("view") or {}).get("redact") or ()
         self.redaction = SecretRedaction(environ, patterns)
         has_store = (folder / "store" / "ledger.sqlite").is_file()

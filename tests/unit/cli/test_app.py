@@ -3,9 +3,13 @@
 Mutants seen caught: an unknown word taken for one of ours; a key or an option taken for a command.
 """
 
+import sys
+from pathlib import Path
+
 import pytest
 
 from agentrl.cli.app import needs_no_others
+from tests.support.commands import agentrl
 
 
 @pytest.mark.parametrize(
@@ -22,3 +26,54 @@ from agentrl.cli.app import needs_no_others
 )
 def test_a_command_of_ours_needs_no_others(line: str, alone: bool) -> None:
     assert needs_no_others(line.split()) is alone
+
+
+def test_a_working_directory_that_is_gone_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Mutant seen caught: the exception of `getcwd` left to itself."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    code, out, err = agentrl(capsys, "configs")
+    assert (code, out) == (2, "")
+    assert err == "error: the working directory has been deleted; change to another one\n"
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", None], ids=["binary", "folder"])
+def test_what_is_no_trace_is_refused(
+    content: bytes | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Mutants seen caught: each of the two exceptions left to itself."""
+    file = tmp_path / "a.jsonl"
+    if content is None:
+        file.mkdir()
+    else:
+        file.write_bytes(content)
+    code, out, err = agentrl(capsys, "trace", "show", str(file), "--json")
+    kind = "a folder" if content is None else "not UTF-8 text"
+    assert (code, out) == (2, "")
+    assert err.startswith(f"error: {file} is {kind}, not a trace; name a file that ")
+
+
+def test_a_recording_is_refused_before_it_is_played(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Mutant seen caught: the file is first looked at when every episode has been played."""
+    file = tmp_path / "a.jsonl"
+    file.mkdir()
+    code, out, err = agentrl(capsys, "record", "nosuch/Env-v0", str(file))
+    assert (code, out) == (2, "")
+    assert err.startswith(f"error: FILE is {file}, which is a folder; give the path of a file")
+
+
+def test_an_unknown_slot_is_told_before_the_methods_are_imported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Mutant seen caught: the catalogue asked first, which takes seconds and the extra `train`."""
+    monkeypatch.setitem(sys.modules, "agentrl.learn.catalogue", None)
+    monkeypatch.delattr("agentrl.learn.catalogue", raising=False)
+    code, out, err = agentrl(capsys, "methods", "los", "--json")
+    assert (code, out) == (2, "")
+    assert err.startswith("error: 'los' is not a slot; the slots are group_reward, ")

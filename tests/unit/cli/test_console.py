@@ -16,6 +16,7 @@ from agentrl.cli.console import (
     OutputStream,
     format_lines,
     keep_streams_open,
+    out,
     reserve_stdout,
     show_json,
     show_table,
@@ -84,6 +85,17 @@ def test_stdout_is_given_back_after_an_error() -> None:
     with pytest.raises(KeyError), reserve_stdout():
         raise KeyError
     assert sys.stdout is before
+
+
+def test_a_stream_that_the_shell_has_closed_takes_everything(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Mutant seen caught: the missing stream left as it is."""
+    monkeypatch.setattr("sys.stdout", None)
+    keep_streams_open()
+    with sys.stdout:
+        show_text("nobody reads this")
+        assert not out.is_terminal
 
 
 @pytest.mark.parametrize("reserved", [False, True], ids=["text", "json"])

@@ -7,6 +7,7 @@ distributions left out.
 from pathlib import Path
 
 import typer
+from typer.testing import CliRunner
 
 from agentrl.cli.app import add_commands, app
 from agentrl.cli.reference import markdown
@@ -76,3 +77,11 @@ def test_the_documentation_holds_the_commands(root: Path) -> None:
     assert end
     assert "## agentrl image build\n" in tables
     assert tables.strip() == markdown(app).strip()
+
+
+def test_usage_has_one_pair_of_brackets() -> None:
+    """Mutant seen caught: brackets in the name of an argument, around which typer puts more."""
+    for command in ("train", "doctor", "envs", "view"):
+        usage = CliRunner().invoke(app, [command, "--help"]).stdout.partition("\n")[0]
+        assert "[[" not in usage
+        assert "...}" not in usage

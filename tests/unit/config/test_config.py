@@ -185,7 +185,7 @@ def test_a_missing_file_lists_its_neighbours(
     assert said.endswith("quickstart.yaml, other.yml")
     with pytest.raises(ConfigError, match="is a folder, not a config file; YAML files in"):
         load_config(tmp_path)
-    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "folder.yaml").mkdir(parents=True)
     with pytest.raises(ConfigError, match=r"there is no YAML file in .*agentrl init NAME"):
         load_config(tmp_path / "empty" / "x.yaml")
 

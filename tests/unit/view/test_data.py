@@ -345,3 +345,7 @@ def test_the_command_writes_a_file_and_refuses_what_is_no_run(run: Path, tmp_pat
     assert isinstance(result.exception, ConfigError)
     assert "is not a run folder" in str(result.exception)
     assert [*tmp_path.iterdir()] == [output]
+    (tmp_path / "config.yaml").write_text("run: {na")
+    result = CliRunner().invoke(app, ["view", str(tmp_path), "--no-open"])
+    assert isinstance(result.exception, ConfigError)
+    assert "config.yaml:1: not valid YAML" in str(result.exception)
