@@ -66,6 +66,8 @@ class DockerEngine:
         import docker
         from docker.errors import DockerException
 
+        self._responses: list[Any] = []
+        self._aborted = False
         where = os.environ.get("DOCKER_HOST") or f"unix://{_SOCKET}"
         try:
             if where.startswith("unix://"):
@@ -170,9 +172,10 @@ class DockerEngine:
     ) -> Iterator[str]:
         """Yield what the engine says while it builds a directory with a Dockerfile.
 
-        Its steps have no network unless `network` names one.
+        Its steps have no network unless `network` names one. `abort_build` ends it.
         """
         with _words(f"build the image {tag!r}"):
+            self._api.hooks["response"].append(self._keep_response)
             for event in self._api.build(
                 path=directory,
                 tag=tag,
@@ -187,6 +190,20 @@ class DockerEngine:
                     raise SandboxError(f"the Docker engine could not build {tag!r}: {why.strip()}")
                 if line := str(event.get("stream", "")).strip():
                     yield line
+
+    def _keep_response(self, response: Any, **_: object) -> None:
+        """Keep the answer to a build for `abort_build`, whoever of the two comes first."""
+        self._responses.append(response)
+        if self._aborted:
+            self.abort_build()
+
+    def abort_build(self) -> None:
+        """End the build that another thread waits for: without a reader the engine gives it up."""
+        self._aborted = True
+        for response in self._responses:
+            # A connection that is closed, or is no socket of ours, is left alone.
+            with suppress(AttributeError, OSError):
+                response.raw._fp.fp.raw._sock.shutdown(socket.SHUT_RDWR)
 
     def exec(self, name: str, request: ExecRequest, *, deadline_s: float) -> ExecEnd:
         """Run a command in a container, and return how it ended, or that it has not.
@@ -332,14 +349,17 @@ class DockerEngine:
 def _words(what: str) -> Generator[None]:
     """Turn what the engine or the way to it raises into a `SandboxError`."""
     from docker.errors import DockerException
-    from requests import RequestException
+    from requests import RequestException, Timeout
+    from urllib3.exceptions import HTTPError, ReadTimeoutError
 
     try:
         yield
     except DockerException as error:
         why = getattr(error, "explanation", None) or error
         raise SandboxError(f"the Docker engine could not {what}: {why}") from error
-    except RequestException as error:
+    except (Timeout, ReadTimeoutError) as error:
+        raise SandboxError(f"the Docker engine did not {what} in time: {error}") from error
+    except (RequestException, HTTPError, ConnectionError) as error:
         raise SandboxError(
-            f"the Docker engine did not {what} within {CALL_S:g} s: {error}"
+            f"the connection to the Docker engine broke, asked to {what}: {error}"
         ) from error

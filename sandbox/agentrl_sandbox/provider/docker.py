@@ -178,7 +178,9 @@ class DockerProvider:
         tag = f"{REPOSITORY}:{compute_digest(directory)[:32]}"
         engine = await self._get_engine()
         async with self._builds:
-            await run_in_thread(_build, engine, directory, tag, timeout_s, network)
+            if await run_in_thread(engine.find_image, tag) is None:
+                await _build(directory, tag, timeout_s, network)
+            await run_in_thread(engine.tag, tag, tag)  # used now: the oldest name goes first
             await run_in_thread(_evict, engine, self._images, tag)
         return tag
 
@@ -224,21 +226,26 @@ class DockerProvider:
         return self._engine
 
 
-def _build(engine: DockerEngine, directory: str, tag: str, timeout_s: float, network: str) -> None:
-    if engine.find_image(tag) is None:
-        deadline_s = time.monotonic() + timeout_s
-        lines: list[str] = []
+async def _build(directory: str, tag: str, timeout_s: float, network: str) -> None:
+    """Build an image over a connection of its own: the build ends with it, also when cancelled."""
+    engine = await make_in_thread(DockerEngine, DockerEngine.close)
+    lines: list[str] = []
+
+    def build() -> None:
         try:
-            for line in engine.build(directory, tag, network=network):
-                lines.append(line)
-                if time.monotonic() > deadline_s:
-                    raise SandboxError(f"it took longer than {timeout_s:g} s, at: {line}")
-        except SandboxError as error:
-            last = "\n".join(lines[-12:])
-            raise SandboxError(
-                f"the image of {directory} does not build: {error}\n{last}"
-            ) from error
-    engine.tag(tag, tag)  # used now: the oldest name goes first
+            lines.extend(engine.build(directory, tag, network=network))
+        finally:
+            engine.close()
+
+    try:
+        async with asyncio.timeout(timeout_s):
+            await run_in_thread(build)
+    except (SandboxError, TimeoutError) as error:
+        why = f"it took longer than {timeout_s:g} s" if isinstance(error, TimeoutError) else error
+        last = "\n".join(lines[-12:])
+        raise SandboxError(f"the image of {directory} does not build: {why}\n{last}") from error
+    finally:
+        engine.abort_build()
 
 
 def _evict(engine: DockerEngine, most: int, tag: str) -> None:
