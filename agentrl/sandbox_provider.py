@@ -144,7 +144,7 @@ class ProviderContainer(Protocol):
         """End every process, at once; files stay, and nothing runs until `resume`.
 
         Raises:
-            SandboxError: The container is gone.
+            SandboxError: The container is gone, or ended before.
         """
         ...
 

@@ -46,6 +46,7 @@ class DockerContainer:
         self.name = f"agentrl-{secrets.token_hex(8)}"
         self._lease = ResourceLease.take("container", self.name, engine=default_engine())
         self._mounted: dict[str, str | None] = {}
+        self._first_process = 0
         self.started_by: Sequence[str] = ()
 
     def make(self) -> None:
@@ -55,7 +56,11 @@ class DockerContainer:
         image = self._engine.find_image(self._spec.image) or {}
         self.started_by = find_entry_programs(image.get("Config") or {})
         self._engine.create(self.name, build_request(self._spec, machine, labels(self._pool)))
+        self._start()
+
+    def _start(self) -> None:
         self._engine.start(self.name)
+        self._first_process = self._engine.process(self.name, must_exist=True)
 
     def discard(self) -> None:
         """Have the engine remove it; it blocks. What stays then is left to the reaper."""
@@ -123,6 +128,12 @@ class DockerContainer:
 
     async def halt(self) -> None:
         """End every process; see `ProviderContainer`."""
+        process = await run_in_thread(self._engine.process, self.name)
+        if not process or process != self._first_process:
+            raise SandboxError(
+                f"the container {self.name} ended while it was in use: it ran out of memory, or it "
+                "or the engine was stopped"
+            )
         self._mounted = {path: await self._read_mounted(path) for path in _MOUNTED}
         await run_in_thread(self._engine.kill, self.name)
 
@@ -133,7 +144,7 @@ class DockerContainer:
 
     async def resume(self) -> None:
         """Start it again; see `ProviderContainer`."""
-        await run_in_thread(self._engine.start, self.name)
+        await run_in_thread(self._start)
         for path, content in self._mounted.items():
             if content is not None and content != await self._read_mounted(path):
                 argv = ["bash", "-c", 'printf %s "$1" >"$2"', "bash", content, path]

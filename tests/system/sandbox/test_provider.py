@@ -52,6 +52,25 @@ async def test_the_engines_own_files_outlive_a_halt() -> None:
         await provider.close()
 
 
+async def test_only_a_container_that_ran_all_along_can_be_halted() -> None:
+    provider, engine = DockerProvider(), DockerEngine()
+    try:
+        container = await provider.start(ContainerSpec(image=BASE))
+        signals = "for name in HUP INT QUIT USR1 ALRM TERM; do kill -$name 1; done; sleep 0.3"
+        await container.exec(["bash", "-c", signals], timeout_s=20)
+        await container.halt()
+        await container.resume()
+        engine.kill(container.name)
+        for start in (False, True):
+            if start:
+                engine.start(container.name)
+            with pytest.raises(SandboxError, match="ended while it was in use"):
+                await container.halt()
+    finally:
+        await provider.close()
+        engine.close()
+
+
 async def test_a_file_that_is_too_large_does_not_hold_its_container() -> None:
     provider = DockerProvider()
     try:
