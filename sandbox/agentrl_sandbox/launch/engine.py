@@ -175,21 +175,29 @@ class DockerEngine:
         Its steps have no network unless `network` names one. `abort_build` ends it.
         """
         with _words(f"build the image {tag!r}"):
-            self._api.hooks["response"].append(self._keep_response)
-            for event in self._api.build(
-                path=directory,
-                tag=tag,
-                rm=True,
-                forcerm=True,
-                decode=True,
-                buildargs=dict(arguments or {}),
-                network_mode=network,
-                timeout=int(BUILD_S),
-            ):
-                if (why := event.get("error")) is not None:
-                    raise SandboxError(f"the Docker engine could not build {tag!r}: {why.strip()}")
-                if line := str(event.get("stream", "")).strip():
-                    yield line
+            self._api.hooks["response"] = [self._keep_response]
+            try:
+                for event in self._api.build(
+                    path=directory,
+                    tag=tag,
+                    rm=True,
+                    forcerm=True,
+                    decode=True,
+                    buildargs=dict(arguments or {}),
+                    network_mode=network,
+                    timeout=int(BUILD_S),
+                ):
+                    if (why := event.get("error")) is not None:
+                        raise SandboxError(
+                            f"the Docker engine could not build {tag!r}: {why.strip()}"
+                        )
+                    if line := str(event.get("stream", "")).strip():
+                        yield line
+            finally:
+                self._api.hooks["response"] = []
+                # An answer that is not read to its end keeps its socket.
+                for response in self._responses:
+                    response.close()
 
     def _keep_response(self, response: Any, **_: object) -> None:
         """Keep the answer to a build for `abort_build`, whoever of the two comes first."""
