@@ -2,18 +2,21 @@
 
 import asyncio
 import secrets
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from agentrl.errors import ConfigError, SandboxError
+from agentrl.runtime.atomic_files import LEAST_FREE_BYTES, check_folder
 from agentrl.runtime.threads import finish_in_thread, make_in_thread, run_in_thread
 from agentrl.sandbox_provider import ContainerOutput, ContainerSpec, FileChange
 from agentrl_sandbox.launch.container import check_machine
 from agentrl_sandbox.launch.engine import DockerEngine, check_sdk
 from agentrl_sandbox.launch.exec_stream import ExecRequest
 from agentrl_sandbox.lease import ResourceLease, labels, new_mark
-from agentrl_sandbox.provider.content import compute_digest, read_file
+from agentrl_sandbox.provider.content import compute_digest, read_file, walk_files
 from agentrl_sandbox.provider.request import build_request, find_entry_programs
 from agentrl_sandbox.reaping.engine import default_engine
 
@@ -244,6 +247,7 @@ async def _build(directory: str, tag: str, timeout_s: float, network: str) -> No
 
     def build() -> None:
         try:
+            _check_room(directory)
             lines.extend(engine.build(directory, tag, network=network))
         finally:
             engine.close()
@@ -257,6 +261,16 @@ async def _build(directory: str, tag: str, timeout_s: float, network: str) -> No
         raise SandboxError(f"the image of {directory} does not build: {why}\n{last}") from error
     finally:
         engine.abort_build()
+
+
+def _check_room(directory: str) -> None:
+    """Raise `SandboxError` where there is no room for the archive that the SDK packs."""
+    size = sum(path.lstat().st_size for path in walk_files(Path(directory)))
+    if why := check_folder(Path(tempfile.gettempdir()), LEAST_FREE_BYTES + size):
+        raise SandboxError(
+            f"{why}, and its {size:,} bytes are packed there; make room, or set TMPDIR to a folder "
+            "that has some"
+        )
 
 
 def _evict(engine: DockerEngine, most: int, tag: str) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -129,6 +130,19 @@ async def test_a_silent_build_ends_at_its_deadline_and_with_its_caller(
     finally:
         await provider.close()
         engine.close()
+
+
+async def test_a_full_disk_for_temporary_files_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "Dockerfile").write_text(f"FROM {BASE}\nRUN true # {tmp_path}\n")
+    monkeypatch.setattr(tempfile, "tempdir", "/proc")  # which never has a free byte
+    provider = DockerProvider()
+    try:
+        with pytest.raises(SandboxError, match=r"/proc.* are packed there; .* set TMPDIR"):
+            await provider.build(str(tmp_path), timeout_s=60)
+    finally:
+        await provider.close()
 
 
 async def test_an_engine_that_dies_in_a_build_is_named(
