@@ -360,10 +360,10 @@ def find_reward_fault(rewards):
     names = [name for name, reward in rewards.items() if reward is None]
     if names:
         return f"the reward {', '.join(names)} was not computed"
-    for name, one in rewards.items():
-        if not is_finite(one.score * one.weight):
+    for name, reward in rewards.items():
+        if not is_finite(reward.score * reward.weight):
             return (
-                f"the reward {name} is {one.score} with the weight {one.weight}, "
+                f"the reward {name} is {reward.score} with the weight {reward.weight}, "
                 "but a reward is a finite number"
             )
     return ""
