@@ -144,7 +144,7 @@ class ProviderContainer(Protocol):
         """End every process, at once; files stay, and nothing runs until `resume`.
 
         Raises:
-            SandboxError: The container is gone.
+            SandboxError: The container is gone, or ended before.
         """
         ...
 
@@ -185,7 +185,8 @@ class SandboxProvider(Protocol):
     async def build(self, directory: str, *, timeout_s: float, network: str = "none") -> str:
         """Return the name of an image made of a directory with a Dockerfile.
 
-        An equal directory is built once: the image is found again by its content.
+        An equal directory is built once: the image is found again by its content. The build ends
+        at its deadline, and with a caller that is cancelled.
 
         Args:
             directory: Folder on this machine.

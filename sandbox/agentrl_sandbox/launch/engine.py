@@ -66,6 +66,8 @@ class DockerEngine:
         import docker
         from docker.errors import DockerException
 
+        self._responses: list[Any] = []
+        self._aborted = False
         where = os.environ.get("DOCKER_HOST") or f"unix://{_SOCKET}"
         try:
             if where.startswith("unix://"):
@@ -170,23 +172,46 @@ class DockerEngine:
     ) -> Iterator[str]:
         """Yield what the engine says while it builds a directory with a Dockerfile.
 
-        Its steps have no network unless `network` names one.
+        Its steps have no network unless `network` names one. `abort_build` ends it.
         """
         with _words(f"build the image {tag!r}"):
-            for event in self._api.build(
-                path=directory,
-                tag=tag,
-                rm=True,
-                forcerm=True,
-                decode=True,
-                buildargs=dict(arguments or {}),
-                network_mode=network,
-                timeout=int(BUILD_S),
-            ):
-                if (why := event.get("error")) is not None:
-                    raise SandboxError(f"the Docker engine could not build {tag!r}: {why.strip()}")
-                if line := str(event.get("stream", "")).strip():
-                    yield line
+            self._api.hooks["response"] = [self._keep_response]
+            try:
+                for event in self._api.build(
+                    path=directory,
+                    tag=tag,
+                    rm=True,
+                    forcerm=True,
+                    decode=True,
+                    buildargs=dict(arguments or {}),
+                    network_mode=network,
+                    timeout=int(BUILD_S),
+                ):
+                    if (why := event.get("error")) is not None:
+                        raise SandboxError(
+                            f"the Docker engine could not build {tag!r}: {why.strip()}"
+                        )
+                    if line := str(event.get("stream", "")).strip():
+                        yield line
+            finally:
+                self._api.hooks["response"] = []
+                # An answer that is not read to its end keeps its socket.
+                for response in self._responses:
+                    response.close()
+
+    def _keep_response(self, response: Any, **_: object) -> None:
+        """Keep the answer to a build for `abort_build`, whoever of the two comes first."""
+        self._responses.append(response)
+        if self._aborted:
+            self.abort_build()
+
+    def abort_build(self) -> None:
+        """End the build that another thread waits for: without a reader the engine gives it up."""
+        self._aborted = True
+        for response in self._responses:
+            # A connection that is closed, or is no socket of ours, is left alone.
+            with suppress(AttributeError, OSError):
+                response.raw._fp.fp.raw._sock.shutdown(socket.SHUT_RDWR)
 
     def exec(self, name: str, request: ExecRequest, *, deadline_s: float) -> ExecEnd:
         """Run a command in a container, and return how it ended, or that it has not.
@@ -332,14 +357,17 @@ class DockerEngine:
 def _words(what: str) -> Generator[None]:
     """Turn what the engine or the way to it raises into a `SandboxError`."""
     from docker.errors import DockerException
-    from requests import RequestException
+    from requests import RequestException, Timeout
+    from urllib3.exceptions import HTTPError, ReadTimeoutError
 
     try:
         yield
     except DockerException as error:
         why = getattr(error, "explanation", None) or error
         raise SandboxError(f"the Docker engine could not {what}: {why}") from error
-    except RequestException as error:
+    except (Timeout, ReadTimeoutError) as error:
+        raise SandboxError(f"the Docker engine did not {what} in time: {error}") from error
+    except (RequestException, HTTPError, ConnectionError) as error:
         raise SandboxError(
-            f"the Docker engine did not {what} within {CALL_S:g} s: {error}"
+            f"the connection to the Docker engine broke, asked to {what}: {error}"
         ) from error

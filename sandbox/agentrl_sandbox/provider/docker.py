@@ -2,18 +2,21 @@
 
 import asyncio
 import secrets
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from agentrl.errors import ConfigError, SandboxError
+from agentrl.runtime.atomic_files import LEAST_FREE_BYTES, check_folder
 from agentrl.runtime.threads import finish_in_thread, make_in_thread, run_in_thread
 from agentrl.sandbox_provider import ContainerOutput, ContainerSpec, FileChange
 from agentrl_sandbox.launch.container import check_machine
 from agentrl_sandbox.launch.engine import DockerEngine, check_sdk
 from agentrl_sandbox.launch.exec_stream import ExecRequest
 from agentrl_sandbox.lease import ResourceLease, labels, new_mark
-from agentrl_sandbox.provider.content import compute_digest, read_file
+from agentrl_sandbox.provider.content import compute_digest, read_file, walk_files
 from agentrl_sandbox.provider.request import build_request, find_entry_programs
 from agentrl_sandbox.reaping.engine import default_engine
 
@@ -46,6 +49,7 @@ class DockerContainer:
         self.name = f"agentrl-{secrets.token_hex(8)}"
         self._lease = ResourceLease.take("container", self.name, engine=default_engine())
         self._mounted: dict[str, str | None] = {}
+        self._first_process = 0
         self.started_by: Sequence[str] = ()
 
     def make(self) -> None:
@@ -55,7 +59,11 @@ class DockerContainer:
         image = self._engine.find_image(self._spec.image) or {}
         self.started_by = find_entry_programs(image.get("Config") or {})
         self._engine.create(self.name, build_request(self._spec, machine, labels(self._pool)))
+        self._start()
+
+    def _start(self) -> None:
         self._engine.start(self.name)
+        self._first_process = self._engine.process(self.name, must_exist=True)
 
     def discard(self) -> None:
         """Have the engine remove it; it blocks. What stays then is left to the reaper."""
@@ -123,6 +131,12 @@ class DockerContainer:
 
     async def halt(self) -> None:
         """End every process; see `ProviderContainer`."""
+        process = await run_in_thread(self._engine.process, self.name)
+        if not process or process != self._first_process:
+            raise SandboxError(
+                f"the container {self.name} ended while it was in use: it ran out of memory, or it "
+                "or the engine was stopped"
+            )
         self._mounted = {path: await self._read_mounted(path) for path in _MOUNTED}
         await run_in_thread(self._engine.kill, self.name)
 
@@ -133,7 +147,7 @@ class DockerContainer:
 
     async def resume(self) -> None:
         """Start it again; see `ProviderContainer`."""
-        await run_in_thread(self._engine.start, self.name)
+        await run_in_thread(self._start)
         for path, content in self._mounted.items():
             if content is not None and content != await self._read_mounted(path):
                 argv = ["bash", "-c", 'printf %s "$1" >"$2"', "bash", content, path]
@@ -178,7 +192,9 @@ class DockerProvider:
         tag = f"{REPOSITORY}:{compute_digest(directory)[:32]}"
         engine = await self._get_engine()
         async with self._builds:
-            await run_in_thread(_build, engine, directory, tag, timeout_s, network)
+            if await run_in_thread(engine.find_image, tag) is None:
+                await _build(directory, tag, timeout_s, network)
+            await run_in_thread(engine.tag, tag, tag)  # used now: the oldest name goes first
             await run_in_thread(_evict, engine, self._images, tag)
         return tag
 
@@ -224,21 +240,37 @@ class DockerProvider:
         return self._engine
 
 
-def _build(engine: DockerEngine, directory: str, tag: str, timeout_s: float, network: str) -> None:
-    if engine.find_image(tag) is None:
-        deadline_s = time.monotonic() + timeout_s
-        lines: list[str] = []
+async def _build(directory: str, tag: str, timeout_s: float, network: str) -> None:
+    """Build an image over a connection of its own: the build ends with it, also when cancelled."""
+    engine = await make_in_thread(DockerEngine, DockerEngine.close)
+    lines: list[str] = []
+
+    def build() -> None:
         try:
-            for line in engine.build(directory, tag, network=network):
-                lines.append(line)
-                if time.monotonic() > deadline_s:
-                    raise SandboxError(f"it took longer than {timeout_s:g} s, at: {line}")
-        except SandboxError as error:
-            last = "\n".join(lines[-12:])
-            raise SandboxError(
-                f"the image of {directory} does not build: {error}\n{last}"
-            ) from error
-    engine.tag(tag, tag)  # used now: the oldest name goes first
+            _check_room(directory)
+            lines.extend(engine.build(directory, tag, network=network))
+        finally:
+            engine.close()
+
+    try:
+        async with asyncio.timeout(timeout_s):
+            await run_in_thread(build)
+    except (SandboxError, TimeoutError) as error:
+        why = f"it took longer than {timeout_s:g} s" if isinstance(error, TimeoutError) else error
+        last = "\n".join(lines[-12:])
+        raise SandboxError(f"the image of {directory} does not build: {why}\n{last}") from error
+    finally:
+        engine.abort_build()
+
+
+def _check_room(directory: str) -> None:
+    """Raise `SandboxError` where there is no room for the archive that the SDK packs."""
+    size = sum(path.lstat().st_size for path in walk_files(Path(directory)))
+    if why := check_folder(Path(tempfile.gettempdir()), LEAST_FREE_BYTES + size):
+        raise SandboxError(
+            f"{why}, and its {size:,} bytes are packed there; make room, or set TMPDIR to a folder "
+            "that has some"
+        )
 
 
 def _evict(engine: DockerEngine, most: int, tag: str) -> None:

@@ -8,8 +8,10 @@ from agentrl.errors import ConfigError
 from agentrl.sandbox_provider import ContainerSpec
 from agentrl_sandbox.launch.container import OOM_SCORE, EngineMachine
 
-KEEP_ALIVE = ("sh", "-c", "while :; do sleep 3600 & wait $!; done")
-"""Command of a container that waits; as its first process it also reaps orphans."""
+KEEP_ALIVE = ("sh", "-c", "trap '' INT; while :; do sleep 3600 & wait $!; done")
+"""Command of a container that waits; as its first process it also reaps orphans.
+
+The kernel keeps signals from it but those that a shell handles: `kill -INT 1` would end it."""
 _PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 NETWORKS = {"none": "none", "public": "default"}
 

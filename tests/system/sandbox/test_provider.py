@@ -1,6 +1,11 @@
 """Docker keeps the contract of sandbox providers; what a machine cannot give is refused."""
 
 import asyncio
+import json
+import socket
+import tempfile
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -48,6 +53,25 @@ async def test_the_engines_own_files_outlive_a_halt() -> None:
         await provider.close()
 
 
+async def test_only_a_container_that_ran_all_along_can_be_halted() -> None:
+    provider, engine = DockerProvider(), DockerEngine()
+    try:
+        container = await provider.start(ContainerSpec(image=BASE))
+        signals = "for name in HUP INT QUIT USR1 ALRM TERM; do kill -$name 1; done; sleep 0.3"
+        await container.exec(["bash", "-c", signals], timeout_s=20)
+        await container.halt()
+        await container.resume()
+        engine.kill(container.name)
+        for start in (False, True):
+            if start:
+                engine.start(container.name)
+            with pytest.raises(SandboxError, match="ended while it was in use"):
+                await container.halt()
+    finally:
+        await provider.close()
+        engine.close()
+
+
 async def test_a_file_that_is_too_large_does_not_hold_its_container() -> None:
     provider = DockerProvider()
     try:
@@ -81,3 +105,72 @@ async def test_images_are_built_once_and_bounded(tmp_path: Path) -> None:
             if engine.find_image(name):
                 engine.remove_image(name)
         engine.close()
+
+
+@pytest.mark.parametrize("late", [True, False])
+async def test_a_silent_build_ends_at_its_deadline_and_with_its_caller(
+    tmp_path: Path, late: bool
+) -> None:
+    # A step that prints nothing, named by the folder: no earlier build of it is found again.
+    (tmp_path / "Dockerfile").write_text(f"FROM {BASE}\nRUN sleep 300 # {tmp_path}\n")
+    provider = DockerProvider()
+    engine = DockerEngine()
+    try:
+        begun_s = time.monotonic()
+        if late:
+            with pytest.raises(SandboxError, match=r"took longer than 2 s\n(.*\n)*.*RUN sleep 300"):
+                await provider.build(str(tmp_path), timeout_s=2)
+        else:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(provider.build(str(tmp_path), timeout_s=300), timeout=2)
+        assert time.monotonic() - begun_s < 15
+        while str(tmp_path) in str(engine._api.containers(all=True)):  # pyright: ignore[reportPrivateUsage]
+            assert time.monotonic() - begun_s < 30, "the engine goes on building"
+            await asyncio.sleep(0.2)
+    finally:
+        await provider.close()
+        engine.close()
+
+
+async def test_a_full_disk_for_temporary_files_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "Dockerfile").write_text(f"FROM {BASE}\nRUN true # {tmp_path}\n")
+    monkeypatch.setattr(tempfile, "tempdir", "/proc")  # which never has a free byte
+    provider = DockerProvider()
+    try:
+        with pytest.raises(SandboxError, match=r"/proc.* are packed there; .* set TMPDIR"):
+            await provider.build(str(tmp_path), timeout_s=60)
+    finally:
+        await provider.close()
+
+
+async def test_an_engine_that_dies_in_a_build_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = json.dumps({"ApiVersion": "1.41"}).encode()
+    whole = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(version)
+    broken = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n13\r\n" + b'{"stream": "Step 1"'
+
+    def serve() -> None:
+        for answer in (b"", whole + version, broken):  # the first connection is a probe
+            connection, _ = listener.accept()
+            with connection:
+                if answer and connection.recv(2**20):
+                    connection.sendall(answer)
+                    connection.shutdown(socket.SHUT_WR)
+                while connection.recv(2**20):
+                    pass
+
+    (tmp_path / "Dockerfile").write_text("FROM scratch\n")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "engine"))
+        listener.listen()
+        server = threading.Thread(target=serve, daemon=True)
+        server.start()
+        monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/engine")
+        engine = DockerEngine()
+        with pytest.raises(SandboxError, match="the connection to the Docker engine broke"):
+            list(engine.build(str(tmp_path), "agentrl-nothing:none"))
+        engine.close()
+        server.join()

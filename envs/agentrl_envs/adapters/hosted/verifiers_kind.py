@@ -6,6 +6,7 @@
 import asyncio
 import inspect
 import json
+import math
 import os
 import shutil
 import socket
@@ -347,7 +348,9 @@ def read_episode(episode, role):
             "but a trajectory has one reward; configure the environment to let it play once"
         }
     first = traces[0]
-    return {"rewards": all_rewards[0], "metrics": dict(first.metrics), "stop": first.stop_condition}
+    # A metric is told beside the reward: one without a number is left out, and fails nothing.
+    metrics = {name: value for name, value in first.metrics.items() if is_finite(value)}
+    return {"rewards": all_rewards[0], "metrics": metrics, "stop": first.stop_condition}
 
 
 def find_reward_fault(rewards):
@@ -355,7 +358,20 @@ def find_reward_fault(rewards):
     if not rewards:
         return "the task has no reward"
     names = [name for name, reward in rewards.items() if reward is None]
-    return f"the reward {', '.join(names)} was not computed" if names else ""
+    if names:
+        return f"the reward {', '.join(names)} was not computed"
+    for name, reward in rewards.items():
+        if not is_finite(reward.score * reward.weight):
+            return (
+                f"the reward {name} is {reward.score} with the weight {reward.weight}, "
+                "but a reward is a finite number"
+            )
+    return ""
+
+
+def is_finite(value):
+    """Return whether a value is a number that is neither infinite nor NaN."""
+    return isinstance(value, (int, float)) and math.isfinite(value)
 
 
 def describe(error):

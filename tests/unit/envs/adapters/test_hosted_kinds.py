@@ -3,7 +3,8 @@
 Mutants killed here: a reward's weight dropped, a missing reward counted as 0, errors of a trace
 overlooked, a deadline of the program's paid, another role's trace paid, several rewards reduced to
 the first, roles without a model let through, a hosted runtime taken as it is, commands run in the
-subprocess runtime unasked, `P` as 1, an unknown grade as 0, NaN paid, one scorer of two chosen;
+subprocess runtime unasked, `P` as 1, an unknown grade as 0, NaN paid, an infinite metric told, one
+scorer of two chosen;
 of OpenEnv, an answer without `done`, or of another type, taken for a step, and an error about the
 server's own model taken for the action's; a text paid as a number, or taken for an end, an
 end without a reward paid 0, and an end at reset overlooked.
@@ -75,6 +76,9 @@ def test_an_episode_pays_score_times_weight() -> None:
     [
         (read(trace(rewards={"right": None})), "the reward right was not computed"),
         (read(trace(rewards={})), "the task has no reward"),
+        (read(trace(rewards={"right": reward(math.nan)})), "the reward right is nan with the"),
+        (read(trace(rewards={"right": reward(-math.inf)})), "the reward right is -inf with the"),
+        (read(trace(rewards={"right": reward(1e308, 1e308)})), "but a reward is a finite number"),
         (read(trace(ok=False, errors=[error()])), "TaskError: no such file"),
         (read(trace(ok=False)), "its trace is not ok"),
         (read(trace(), errors=[error("run")]), "TaskError: run"),
@@ -90,6 +94,11 @@ def test_an_episode_pays_score_times_weight() -> None:
 def test_what_was_not_paid_is_a_failure(told: dict[str, Any], failure: str) -> None:
     assert {*told} == {"failure"}
     assert failure in told["failure"]
+
+
+def test_a_metric_that_is_no_number_fails_nothing() -> None:
+    told = read(trace(metrics={"length": 3.0, "ratio": math.nan, "odds": math.inf}))
+    assert (told["metrics"], told["rewards"]) == ({"length": 3.0}, {"right": 1.0})
 
 
 def test_the_trace_of_the_policys_role_is_paid() -> None:
