@@ -176,13 +176,16 @@ function follow(page, runs) {
   const poll = async () => {
     try {
       const indexes = await Promise.all(runs.map((run) => servedIndex(run.number)));
+      // Another run in its place: the address is read anew, and nothing of the old one stays.
+      if (indexes.some((index, which) => index && index.run.openings !== runs[which].index.run.openings)) return location.reload();
       if (indexes.some((index) => index !== null)) {
         runs = runs.map((run, which) => (indexes[which] ? runOf(indexes[which], which, true) : run));
         page.update(runs);
       }
       page.say("live");
-    } catch {
-      page.say("the server is gone");
+    } catch (error) {
+      // The browser's own error says that nobody answers; the server's says what is wrong.
+      page.say(error instanceof TypeError ? "the server is gone" : error.message);
     }
     setTimeout(poll, POLL_MS);
   };
