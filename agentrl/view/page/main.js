@@ -110,7 +110,7 @@ function makePage(root, first) {
 
   function open() {
     place = placeOf(location.hash);
-    if (place.run >= runs.length || (runs.length < 2 && ["tasks", "task"].includes(place.view))) place = placeOf("");
+    if (place.run >= runs.length || (runs.length < 2 && ["tasks", "task"].includes(place.view))) place = { ...placeOf(""), lost: location.hash };
     const onAddress = (query) => {
       asked[place.view] = query;
     };

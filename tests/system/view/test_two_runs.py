@@ -117,3 +117,43 @@ def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> Non
         assert name_runs([one, three]) == ["same (run)", "same (other)"]
         assert name_runs([one]) == ["same"]
         assert name_runs([one, one]) == ["same", "same"]
+
+
+@pytest.mark.chromium
+def test_tasks_are_matched_whatever_the_numbers_of_their_groups(
+    browser: "Browser", runs: list[Path], tmp_path: Path
+) -> None:
+    """Task 5 is group 5 of the first run and group 2 of the second; no. 3 of both is another id."""
+    later = MadeRun(folder=tmp_path / "later", groups=7, size=6, tasks_from=3, name="later").make()
+    with open_file(browser, write_page(tmp_path / "both.html", runs[0], later)) as view:
+        goto(view, "tasks?q=5+*+7&sort=-gain", ".list-row")
+        assert text(view, ".found") == (
+            "1 of 5 groups of the same task; 3 only in the first run, 2 only in the second"
+        )
+        view.click(".list-row")
+        view.wait_for_selector(".partings tbody tr")
+        assert view.evaluate("location.hash") == "#/task/5/1:2"
+        assert view.locator(".notice").count() == 0
+        # Of 4 and 6 trajectories, the four numbers that are in both.
+        assert view.locator(".partings tbody th").all_inner_texts() == ["0", "1", "2", "3"]
+        links = [
+            one.get_attribute("href") for one in view.locator(".partings a:text('Compare')").all()
+        ]
+        assert links == [
+            "#/compare/20/1:12",
+            "#/compare/21/1:13",
+            "#/compare/22/1:14",
+            "#/compare/23/1:15",
+        ]
+        goto(view, "compare/20/1:15", ".sides")
+        assert "They part at token" in text(view, ".parting-bar")
+        goto(view, "task/5/1:3", ".notice")
+        assert text(view, ".notice") == "These are different tasks: task-5 and task-6."
+    # No task in common.
+    other = MadeRun(folder=tmp_path / "other", groups=3, size=2, tasks_from=50, name="other").make()
+    with open_file(browser, write_page(tmp_path / "none.html", later, other)) as view:
+        goto(view, "tasks", ".empty:not([hidden])")
+        assert text(view, ".found") == (
+            "0 groups of the same task; 7 only in the first run, 3 only in the second"
+        )
+        assert view.locator(".list-row").count() == 0
