@@ -81,6 +81,8 @@ class MadeRun:
     name: str = "made"
     tasks_from: int = 0
     """Number of the first task, which groups count from 0."""
+    tasks: int = 0
+    """Different tasks, which groups have in turns; 0 is one for each."""
     failures: tuple[FailureKind, ...] = ("tool",)
     """Kinds of failure that take turns."""
     tools: tuple[str, ...] = ("multiply",)
@@ -120,7 +122,7 @@ class MadeRun:
         return self.folder
 
     def _group(self, log: EventLog, number: int, step: int, *, ends: bool = True) -> Tree:
-        asked = number + self.tasks_from
+        asked = self.tasks_from + (number % self.tasks if self.tasks else number)
         task = Task(
             prompt=f"What is {asked} * 7?"
             + (f" The key is {self.secret}." if self.secret and number == 1 else ""),

@@ -38,6 +38,11 @@ function makeTheme(onChange) {
     onChange();
   };
   system.addEventListener("change", apply);
+  // Paper is light.
+  addEventListener("beforeprint", () => {
+    document.documentElement.dataset["theme"] = "light";
+  });
+  addEventListener("afterprint", apply);
   return {
     apply,
     other,
@@ -156,7 +161,11 @@ function makePage(root, first) {
       u: up,
     },
   ]);
-  addEventListener("hashchange", open);
+  addEventListener("hashchange", () => {
+    open();
+    // Where the link stood is gone; who reads by ear or by keys goes on where the new view begins.
+    view.node.focus({ preventScroll: true });
+  });
   theme.apply();
   open();
   return {

@@ -157,3 +157,21 @@ def test_tasks_are_matched_whatever_the_numbers_of_their_groups(
             "0 groups of the same task; 7 only in the first run, 3 only in the second"
         )
         assert view.locator(".list-row").count() == 0
+
+
+@pytest.mark.chromium
+def test_groups_of_one_task_are_matched_in_order(browser: "Browser", tmp_path: Path) -> None:
+    runs = [
+        MadeRun(folder=tmp_path / name, groups=groups, size=2, tasks=3, name=name).make()
+        for name, groups in (("six", 6), ("five", 5))
+    ]
+    with open_file(browser, write_page(tmp_path / "both.html", *runs)) as view:
+        goto(view, "tasks", ".list-row")
+        assert text(view, ".found") == (
+            "5 groups of the same task; 1 only in the first run, 0 only in the second"
+        )
+        for row, address in ((0, "#/task/0/1:0"), (3, "#/task/3/1:3")):
+            goto(view, "tasks", ".list-row")
+            view.click(f".list-row >> nth={row}")
+            view.wait_for_selector(".partings tbody tr")
+            assert view.evaluate("location.hash") == address
