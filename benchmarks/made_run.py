@@ -42,7 +42,7 @@ view: {{redact: {redact}}}
 SAID = "I call the tool and read what it says before I answer. "
 
 
-def tokenizer() -> Tokenizer:
+def make_tokenizer() -> Tokenizer:
     """Return a tokenizer with a token per byte."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     made = Tokenizer(models.BPE(vocab={letter: id for id, letter in enumerate(letters)}, merges=[]))
@@ -89,7 +89,7 @@ class MadeRun:
     """Names under which the trajectories of a group call the tool, in turns."""
     open_groups: int = 0
     """Left without an end, after the others."""
-    _tokenizer: Tokenizer = field(default_factory=tokenizer)
+    tokenizer: Tokenizer = field(default_factory=make_tokenizer)
 
     def make(self) -> Path:
         """Write the run; return its folder."""
@@ -99,7 +99,7 @@ class MadeRun:
             CONFIG.format(name=self.name, steps=steps, redact=json.dumps([*self.redact]))
         )
         (self.folder / "policy").mkdir(exist_ok=True)
-        self._tokenizer.save(str(self.folder / "policy" / "tokenizer.json"))
+        self.tokenizer.save(str(self.folder / "policy" / "tokenizer.json"))
         credit = TokenCreditLog(self.folder, limit_bytes=2**30)
         branches = BranchLog(self.folder)
         with (
@@ -202,7 +202,7 @@ class MadeRun:
     def _ids(self, said: str | Task) -> tuple[int, ...]:
         text = said if isinstance(said, str) else str(said.prompt)
         # Half a surrogate pair, which a policy may write, has no bytes.
-        return tuple(self._tokenizer.encode(text.encode(errors="replace").decode()).ids)
+        return tuple(self.tokenizer.encode(text.encode(errors="replace").decode()).ids)
 
     def _sampled(self, parent: int, text: str, step: int, *, turn: int) -> Node:
         ids = self._ids(text)
