@@ -144,12 +144,12 @@ class RunReader:
 
 
 def _identify(file: Path) -> tuple[int, int] | None:
-    """Return what tells a file from another one at its place, or None where there is none."""
+    """Return device and inode of a file, or None where there is none."""
     try:
-        found = file.stat()
+        status = file.stat()
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return (found.st_dev, found.st_ino) if S_ISREG(found.st_mode) else None
+    return (status.st_dev, status.st_ino) if S_ISREG(status.st_mode) else None
 
 
 def _read_config(file: Path) -> tuple[str, dict[str, Any]]:
