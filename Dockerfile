@@ -19,7 +19,7 @@ RUN python3 -m venv --without-pip /opt/agentrl && cd /opt/agentrl/bin && wheel=$
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 RUN /opt/agentrl/bin/python -m pip install ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} torch
 ARG EXTRAS=train
-COPY pyproject.toml README.md LICENSE /source/
+COPY hatch_build.py pyproject.toml README.md LICENSE /source/
 COPY agentrl /source/agentrl
 COPY configs /source/configs
 COPY envs /source/envs

@@ -11,6 +11,7 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from agentrl.env import Action, Observation
+from agentrl.errors import FailureKind
 from agentrl.events.kinds import EnvExchange, GroupsTrained
 from agentrl.events.log import EventLog, RolloutEmitter
 from agentrl.message import Image, Message, ToolCall
@@ -41,7 +42,7 @@ view: {{redact: {redact}}}
 SAID = "I call the tool and read what it says before I answer. "
 
 
-def tokenizer() -> Tokenizer:
+def make_tokenizer() -> Tokenizer:
     """Return a tokenizer with a token per byte."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     made = Tokenizer(models.BPE(vocab={letter: id for id, letter in enumerate(letters)}, merges=[]))
@@ -78,9 +79,17 @@ class MadeRun:
     """Said by the tool in group 1, and asked about in its prompt."""
     redact: tuple[str, ...] = ()
     name: str = "made"
+    tasks_from: int = 0
+    """Number of the first task, which groups count from 0."""
+    tasks: int = 0
+    """Different tasks, which groups have in turns; 0 is one for each."""
+    failures: tuple[FailureKind, ...] = ("tool",)
+    """Kinds of failure that take turns."""
+    tools: tuple[str, ...] = ("multiply",)
+    """Names under which the trajectories of a group call the tool, in turns."""
     open_groups: int = 0
     """Left without an end, after the others."""
-    _tokenizer: Tokenizer = field(default_factory=tokenizer)
+    tokenizer: Tokenizer = field(default_factory=make_tokenizer)
 
     def make(self) -> Path:
         """Write the run; return its folder."""
@@ -90,7 +99,7 @@ class MadeRun:
             CONFIG.format(name=self.name, steps=steps, redact=json.dumps([*self.redact]))
         )
         (self.folder / "policy").mkdir(exist_ok=True)
-        self._tokenizer.save(str(self.folder / "policy" / "tokenizer.json"))
+        self.tokenizer.save(str(self.folder / "policy" / "tokenizer.json"))
         credit = TokenCreditLog(self.folder, limit_bytes=2**30)
         branches = BranchLog(self.folder)
         with (
@@ -113,11 +122,12 @@ class MadeRun:
         return self.folder
 
     def _group(self, log: EventLog, number: int, step: int, *, ends: bool = True) -> Tree:
+        asked = self.tasks_from + (number % self.tasks if self.tasks else number)
         task = Task(
-            prompt=f"What is {number} * 7?"
+            prompt=f"What is {asked} * 7?"
             + (f" The key is {self.secret}." if self.secret and number == 1 else ""),
-            answer=str(number * 7),
-            id=f"task-{number}",
+            answer=str(asked * 7),
+            id=f"task-{asked}",
             tags=("products",),
         )
         tree = open_group(log, task, order=number, size=self.size, step=step - 1).tree
@@ -156,8 +166,9 @@ class MadeRun:
             tool_status="error" if sample == 2 else "ok",
         )
         at = tree.add(reply)
-        action = Action(self.said, (ToolCall("c", "multiply", {"a": number, "b": 7}),))
-        seen = Observation((Message("tool", shown, tool_call_id="c", name="multiply"),))
+        tool = self.tools[sample % len(self.tools)]
+        action = Action(self.said, (ToolCall("c", tool, {"a": number, "b": 7}),))
+        seen = Observation((Message("tool", shown, tool_call_id="c", name=tool),))
         answered = (seen, 0.0, False, False, {"tool_results": (None,)})
         rollout.complete_turn(at, EnvExchange.stepping(action, answered, seconds=0.3))
         return at
@@ -168,7 +179,8 @@ class MadeRun:
         tree = rollout.group.tree
         outcome: Outcome = Finished(float(sample % 2))
         if sample == 3 and number % 5 == 4:
-            outcome = Failed("tool", "the tool raised ZeroDivisionError")
+            kind = self.failures[number // 5 % len(self.failures)]
+            outcome = Failed(kind, "the tool raised ZeroDivisionError")
         elif sample == 4 and number % 7 == 6:
             outcome = Truncated("tokens", 0.25)
         text = f"It is {number * 7 if sample % 2 else number}, says sample {sample}."
@@ -190,7 +202,7 @@ class MadeRun:
     def _ids(self, said: str | Task) -> tuple[int, ...]:
         text = said if isinstance(said, str) else str(said.prompt)
         # Half a surrogate pair, which a policy may write, has no bytes.
-        return tuple(self._tokenizer.encode(text.encode(errors="replace").decode()).ids)
+        return tuple(self.tokenizer.encode(text.encode(errors="replace").decode()).ids)
 
     def _sampled(self, parent: int, text: str, step: int, *, turn: int) -> Node:
         ids = self._ids(text)

@@ -22,8 +22,8 @@ def load_config(source: RunConfig | Path | str, overrides: Overrides = ()) -> Ru
     """Return the config in a YAML file, or a loaded one, with overrides laid over it.
 
     `source` may be the name of a config that comes with agentrl, such as `quickstart`. A file may
-    name another one with `base: other.yaml`, relative to itself, which is laid under
-    it. Raises one `ConfigError` that lists every problem of the file with its line.
+    name another one with `base: other.yaml`, relative to itself, or `base: quickstart`, which is
+    laid under it. Raises one `ConfigError` that lists every problem of the file with its line.
     """
     if isinstance(source, RunConfig):
         if not overrides:
@@ -70,7 +70,8 @@ def _read_with_base(path: Path, above: tuple[Path, ...]) -> ConfigDocument:
     if not isinstance(base, str):
         raise ConfigError(f"{origin}: base is {base!r}, expected the path of one other config file")
     try:
-        below = _read_with_base(path.parent / base, (*above, path.resolve()))
+        file = find_config_file(Path(base), folder=path.parent)
+        below = _read_with_base(file, (*above, path.resolve()))
     except ConfigError as error:
         raise ConfigError(f"{error} (named by `base:` in {origin})") from error
     return merge(below, document, RunConfig)

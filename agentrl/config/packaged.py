@@ -42,11 +42,12 @@ def list_configs() -> list[PackagedConfig]:
     ]
 
 
-def find_config_file(path: Path) -> Path:
-    """Return the file of a packaged config's name, and any other path as it is.
+def find_config_file(path: Path, *, folder: Path = Path()) -> Path:
+    """Return the file of a packaged config's name, and any other path below `folder`.
 
-    A file of the same name in the working folder wins.
+    A file of the same name in the folder wins.
     """
-    if path.suffix or path.is_absolute() or path.is_file():
-        return path
-    return next((each.file for each in list_configs() if each.name == path.as_posix()), path)
+    file = folder / path
+    if path.suffix or path.is_absolute() or file.is_file():
+        return file
+    return next((each.file for each in list_configs() if each.name == path.as_posix()), file)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO, cast
 
 from agentrl.errors import ConfigError, contain
 from agentrl.runtime.atomic_files import write_text
@@ -146,11 +146,14 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     lines: list[dict[str, Any]] = []
     for number, text in enumerate(whole, start=1):
         try:
-            lines.append(json.loads(text.decode()))
+            line: Any = json.loads(text.decode())
+            if not isinstance(line, dict):
+                raise ValueError(f"it is a {type(line).__name__}")
+            lines.append(cast("dict[str, Any]", line))
         except ValueError as error:
             raise ConfigError(
-                f"{path}:{number} is not JSON ({error}); the file was edited or the disk is "
-                "faulty: delete this line"
+                f"{path}:{number} is not a JSON object ({error}); the file was edited or the "
+                "disk is faulty: delete this line"
             ) from error
     return lines
 

@@ -6,7 +6,9 @@ import time
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
+from math import isfinite
 from typing import Any, cast
 
 from agentrl.evaluation.reports import REPORT
@@ -155,6 +157,7 @@ def build_index(
             "summary": source.json("summary.json"),
             "evaluation": _evaluation(source.json(REPORT)),
             "readAt": round(time.time()),
+            "openings": source.openings,
             "hasTokenizer": source.page_builder.vocabulary.is_known,
         },
         "leftOut": list(left_out),
@@ -164,8 +167,15 @@ def build_index(
 
 
 def dump(value: Any) -> str:
-    """Return JSON without a space too many, without NaN and without half a surrogate pair."""
-    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    """Return JSON without a space too many and without half a surrogate pair.
+
+    A number that is not finite becomes null: an edited file of a run may hold one.
+    """
+    encode = partial(json.dumps, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    try:
+        text = encode(value)
+    except ValueError:
+        text = encode(_drop_infinite(value))
     # A policy can write half a pair, which is no letter and has no place in UTF-8.
     return (
         text
@@ -178,6 +188,19 @@ def pack(text: str) -> str:
     """Return text as base64 of gzip, which holds no `<` and so cannot end a script."""
     # Without a time, so that the same run gives the same page.
     return b64encode(gzip.compress(text.encode(), compresslevel=6, mtime=0)).decode()
+
+
+def _drop_infinite(value: Any) -> Any:
+    match value:
+        case float():
+            return value if isfinite(value) else None
+        case dict():
+            items = cast("dict[Any, Any]", value).items()
+            return {name: _drop_infinite(item) for name, item in items}
+        case list() | tuple():
+            return [_drop_infinite(item) for item in cast("Sequence[Any]", value)]
+        case _:
+            return value
 
 
 def _evaluation(report: Any) -> dict[str, Any] | None:

@@ -92,8 +92,13 @@ class RunMonitor:
     _looks: int = 0
 
     def look(self, *, now_s: float) -> RunStatus:
-        """Return the state of the run; `now_s` is any clock that only goes forward."""
-        source, store = self.source, self.source.store
+        """Return the state of the run; `now_s` is any clock that only goes forward.
+
+        Raises `ConfigError` if the run is not there any more.
+        """
+        source = self.source
+        source.refresh()
+        store = source.store
         lines = source.metrics()
         newest: dict[str, Any] = lines[-1] if lines else {}
         recent = lines[-RECENT_STEPS - 1 :]

@@ -15,6 +15,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from agentrl.errors import ConfigError
+from agentrl.store.errors import StoreError
 from agentrl.store.reader import GroupIndexRow
 from agentrl.view.document import build_index, dump, name_runs
 from agentrl.view.group_choice import StepRange
@@ -52,6 +53,7 @@ class LiveRun:
         self._source = source
         self._steps = steps
         self._lock = Lock()
+        self._openings = source.openings
         self._rows: dict[int, tuple[GroupIndexRow, GroupRow, bool]] = {}
         self._seen: tuple[object, ...] = ()
         self._index = ""
@@ -63,6 +65,7 @@ class LiveRun:
     def index(self) -> str:
         """Return the tables as JSON."""
         with self._lock:
+            self._refresh()
             state = self._state()
             if state != self._seen or not self._index:
                 self._index = self._read()
@@ -81,9 +84,17 @@ class LiveRun:
     def story(self, group: int) -> str | None:
         """Return a group's story as JSON; None where there is none."""
         with self._lock:
+            self._refresh()
             facts = [one for one in self._source.facts() if one.id == group]
             pages = [*self._source.read_pages(facts)]
             return dump(pages[0].story) if pages and pages[0].story is not None else None
+
+    def _refresh(self) -> None:
+        self._source.refresh()
+        if self._openings != self._source.openings:
+            self._openings = self._source.openings
+            self._rows.clear()
+            self._seen = ()
 
     def _state(self) -> tuple[object, ...]:
         store = self._source.store
@@ -91,7 +102,8 @@ class LiveRun:
             file.stat().st_size if (file := self._source.folder / name).exists() else 0
             for name in ("metrics.jsonl", "summary.json")
         ]
-        return (None if store is None else store.newest, *size)
+        is_known = self._source.page_builder.vocabulary.is_known
+        return (None if store is None else store.newest, is_known, *size)
 
     def _read(self) -> str:
         facts = [one for one in self._source.facts() if one.step in self._steps]
@@ -132,7 +144,10 @@ def build_app(runs: Sequence[LiveRun], *, token: str) -> "Starlette":
             number = query.get("run", "0")
             if number not in map(str, range(len(runs))):
                 return answer_text(f"there is no run {number} here", status_code=404)
-            return await answer(request, runs[int(number)])
+            try:
+                return await answer(request, runs[int(number)])
+            except (ConfigError, StoreError) as error:
+                return answer_text(str(error), status_code=503)
 
         return endpoint
 

@@ -65,8 +65,10 @@ def find_vocabulary(folder: Path, policy: str | None) -> TokenTexts:
     if policy is not None:
         places.append(Path(policy) / _FILE)
     for place in places:
-        if place.is_file():
+        try:
             return TokenTexts.from_file(place)
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            continue  # it is not there, or not whole, as while a run begins
     return TokenTexts()
 
 

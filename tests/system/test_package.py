@@ -4,6 +4,7 @@ import http.server
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 import sysconfig
@@ -115,6 +116,39 @@ def test_the_wheel_holds_the_four_packages_with_their_data(root: Path, wheel: Pa
     configs = {f"agentrl/{file.relative_to(root)}" for file in root.glob("configs/**/*.yaml")}
     assert held == on_disk | configs
     assert {Path(name).suffix for name in held} >= {".py", ".typed", ".jinja", ".template"}
+
+
+def find_relative_links(text: str) -> list[str]:
+    return re.findall(r"\]\((?!https?://|#)([^)]*)\)", text)
+
+
+def test_the_description_on_an_index_links_to_nothing_beside_it(root: Path, wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        text = archive.read(name).decode()
+    assert find_relative_links((root / "README.md").read_text())
+    assert "# agentrl\n" in text
+    assert find_relative_links(text) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "want"),
+    [
+        (
+            "https://example.org/us/it/",
+            "![a b](https://example.org/us/it/raw/v1.2.0/docs/a.png) "
+            "[two\nlines](https://example.org/us/it/blob/v1.2.0/docs/b.md#c) ",
+        ),
+        (None, " two\nlines "),
+    ],
+)
+def test_links_of_the_readme_lead_to_the_tag_of_the_release(
+    root: Path, source: str | None, want: str
+) -> None:
+    text = "![a b](docs/a.png) [two\nlines](docs/b.md#c) "
+    same = "[web](https://example.org) [here](#there) [post](mailto:a@example.org)"
+    link_readme = runpy.run_path(str(root / "hatch_build.py"))["link_readme"]
+    assert link_readme(text + same, source, "1.2.0") == want + same
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 /** A figure over steps: a line per run, where it is known an interval, and values at the pointer. */
 
 import { fill, h, s, watchWidth } from "./dom.js";
-import { number } from "./format.js";
+import { endsOf, number } from "./format.js";
 
 const PAD = { left: 44, right: 10, top: 8, bottom: 20 };
 
@@ -19,7 +19,7 @@ export function makeChart({ name, lines, height = 132, note = "" }) {
   }
   const drawn = known.flatMap((line, place) => (line?.low === undefined ? [] : [{ ...line, place }]));
   const steps = [...new Set(drawn.flatMap((line) => line.steps))].sort((one, other) => one - other);
-  const ticks = ticksOf(Math.min(...drawn.map((line) => line.low)), Math.max(...drawn.map((line) => line.high)));
+  const ticks = ticksOf(...endsOf(drawn.flatMap((line) => [line.low, line.high])));
   const [low, high] = [ticks[0], ticks[ticks.length - 1]];
   const [first, last] = [steps[0], steps[steps.length - 1]];
   const pointer = s("g");
@@ -82,7 +82,8 @@ export function makeChart({ name, lines, height = 132, note = "" }) {
       s("text", { class: "tick", x: PAD.left, y: height - 4 }, String(first)),
       s("text", { class: "tick", x: width - PAD.right, y: height - 4, "text-anchor": "end" }, String(last)),
       drawn.map((line) => {
-        const places = [...line.values.keys()].filter((place) => line.values[place] !== null);
+        const known = [...line.values.keys()].filter((place) => line.values[place] !== null);
+        const places = thinned(known, line.values, (place) => x(line.steps[place]));
         const path = (of, own) => own.map((place) => `${x(line.steps[place]).toFixed(1)},${y(of[place]).toFixed(1)}`);
         const sure = places.filter((place) => typeof line.halves?.[place] === "number");
         const band = [...path(line.highs, sure), ...path(line.lows, [...sure].reverse())].join(" ");
@@ -112,7 +113,32 @@ function finite(line) {
   const highs = ends(1, (value) => Math.min(largest, value));
   const known = [...lows, ...highs].filter((value) => value !== null);
   const last = line.values.findLastIndex((value) => value !== null);
-  return known.length ? { ...line, lows, highs, last, low: Math.min(...known), high: Math.max(...known) } : line;
+  if (!known.length) return line;
+  const [low, high] = endsOf(known);
+  return { ...line, lows, highs, last, low, high };
+}
+
+/** Returns of the places in each column of pixels those where the line enters, turns and leaves. */
+export function thinned(places, values, x) {
+  const kept = [];
+  let column = [];
+  const close = () => {
+    let [low, high] = [column[0], column[0]];
+    for (const place of column) {
+      if (values[place] < values[low]) low = place;
+      if (values[place] > values[high]) high = place;
+    }
+    kept.push(...[...new Set([column[0], low, high, column[column.length - 1]])].sort((one, other) => one - other));
+  };
+  for (const place of places) {
+    if (column.length && Math.floor(x(place)) !== Math.floor(x(column[0]))) {
+      close();
+      column = [];
+    }
+    column.push(place);
+  }
+  if (column.length) close();
+  return kept;
 }
 
 /** Returns three to five round numbers that hold the range. */

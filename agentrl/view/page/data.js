@@ -4,6 +4,8 @@
  * that are all equal is that number (`at`).
  */
 
+import { visible } from "./format.js";
+
 /** Returns the tables with what follows from them: where each trajectory's group is, and back. */
 export function runOf(index, number, isServed) {
   const { size, id } = index.groups;
@@ -68,7 +70,7 @@ const tags = [];
 export async function servedIndex(run) {
   const answer = await ask("index", run, tags[run] ? { "If-None-Match": tags[run] } : {});
   if (answer.status === 304) return null;
-  if (!answer.ok) throw new Error(`the server answers ${answer.status}: ${await answer.text()}`);
+  if (!answer.ok) throw new Error(visible(await answer.text()));
   tags[run] = answer.headers.get("ETag");
   return answer.json();
 }

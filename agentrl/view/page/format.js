@@ -67,6 +67,13 @@ export function mean(values) {
   return values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null;
 }
 
+/** Returns the least and the largest value; a run may have more than one call can be given. */
+export function endsOf(values) {
+  let [low, high] = [Infinity, -Infinity];
+  for (const value of values) [low, high] = [Math.min(low, value), Math.max(high, value)];
+  return [low, high];
+}
+
 /** Returns the standard deviation of a sample; null for fewer than two values. */
 export function spread(values) {
   if (values.length < 2) return null;

@@ -38,6 +38,11 @@ function makeTheme(onChange) {
     onChange();
   };
   system.addEventListener("change", apply);
+  // Paper is light.
+  addEventListener("beforeprint", () => {
+    document.documentElement.dataset["theme"] = "light";
+  });
+  addEventListener("afterprint", apply);
   return {
     apply,
     other,
@@ -110,7 +115,7 @@ function makePage(root, first) {
 
   function open() {
     place = placeOf(location.hash);
-    if (place.run >= runs.length || (runs.length < 2 && ["tasks", "task"].includes(place.view))) place = placeOf("");
+    if (place.run >= runs.length || (runs.length < 2 && ["tasks", "task"].includes(place.view))) place = { ...placeOf(""), lost: location.hash };
     const onAddress = (query) => {
       asked[place.view] = query;
     };
@@ -156,7 +161,11 @@ function makePage(root, first) {
       u: up,
     },
   ]);
-  addEventListener("hashchange", open);
+  addEventListener("hashchange", () => {
+    open();
+    // Where the link stood is gone; who reads by ear or by keys goes on where the new view begins.
+    view.node.focus({ preventScroll: true });
+  });
   theme.apply();
   open();
   return {
@@ -176,13 +185,16 @@ function follow(page, runs) {
   const poll = async () => {
     try {
       const indexes = await Promise.all(runs.map((run) => servedIndex(run.number)));
+      // Another run in its place: the address is read anew, and nothing of the old one stays.
+      if (indexes.some((index, which) => index && index.run.openings !== runs[which].index.run.openings)) return location.reload();
       if (indexes.some((index) => index !== null)) {
         runs = runs.map((run, which) => (indexes[which] ? runOf(indexes[which], which, true) : run));
         page.update(runs);
       }
       page.say("live");
-    } catch {
-      page.say("the server is gone");
+    } catch (error) {
+      // The browser's own error says that nobody answers; the server's says what is wrong.
+      page.say(error instanceof TypeError ? "the server is gone" : error.message);
     }
     setTimeout(poll, POLL_MS);
   };

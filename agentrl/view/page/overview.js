@@ -3,7 +3,7 @@
 import { rewardsOf } from "./data.js";
 import { makeChart } from "./chart.js";
 import { definitions, fill, h } from "./dom.js";
-import { count, interval, mean, number, seconds, visible, whole, words } from "./format.js";
+import { count, endsOf, interval, mean, number, seconds, visible, whole, words } from "./format.js";
 import { makeLive } from "./live.js";
 
 const HEADLINES = {
@@ -41,13 +41,12 @@ function rewardLine(run) {
   const steps = [...means.keys()].sort((one, other) => one - other);
   const found = steps.map((step) => interval(means.get(step)));
   // Intervals end where rewards do: at 0 and 1, or at the least and largest mean beyond them.
-  let bounds = [0, 1];
-  for (const own of means.values()) bounds = [Math.min(bounds[0], ...own), Math.max(bounds[1], ...own)];
+  const bounds = endsOf([0, 1, ...[...means.values()].flat()]);
   return { steps, values: found.map((one) => one.mean), halves: found.map((one) => one.half), bounds };
 }
 
 /** Makes the overview; figures that were open or sought stay so when the run goes on. */
-export function makeOverview({ runs }) {
+export function makeOverview({ runs, place: { lost } }) {
   const node = h("main", { class: "page overview" });
   const live = runs[0].isServed ? runs.map(makeLive) : [];
   const search = h("input", { type: "search", placeholder: "Filter figures", "aria-label": "Filter figures", oninput: () => drawFamilies() });
@@ -82,6 +81,7 @@ export function makeOverview({ runs }) {
     fill(
       node,
       h("header", { class: "title" }, shown.map(({ index }, place) => h("div", {}, h("h1", { class: isTwo && `run-${place}` }, visible(index.run.name)), h("p", { class: "muted" }, visible(index.run.env))))),
+      lost && h("p", { class: "notice", role: "status" }, `Nothing on this page has the address ${visible(lost)}; this is the overview.`),
       live,
       shown.map((run, place) => definitions(`facts ${isTwo ? `run-${place}` : ""}`, runFacts(run))),
       shown.map(({ index }) => [

@@ -58,8 +58,10 @@ export function makePair({ runs, place }) {
         onOpen: (told) => go(addressOf("trajectory", [[ids[side][0], told.id]])),
       }),
     );
+    const isSame = new Set(stories.map((story) => story.task)).size === 1;
     fill(
       body,
+      !isSame && h("p", { class: "notice", role: "status" }, `These are different tasks: ${stories.map((story) => visible(story.task)).join(" and ")}.`),
       taskSection(left),
       h(
         "div",

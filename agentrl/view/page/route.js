@@ -11,14 +11,18 @@
 const IDS = { group: 1, trajectory: 1, compare: 2, task: 2 };
 const TABLES = ["groups", "trajectories", "tasks"];
 
-/** Returns `{ view, run, ids, query }`; `ids` are pairs of a run's number and an id. */
+/**
+ * Returns `{ view, run, ids, query, lost }`; `ids` are pairs of a run's number and an id, and `lost`
+ * is an address that names no place: it leads to the overview, which says so.
+ */
 export function placeOf(address) {
   const [path, query] = address.replace(/^#?\/?/, "").split("?");
   const [view, ...rest] = path.split("/");
-  const place = { view: "overview", run: 0, ids: [], query: new URLSearchParams(query) };
+  const place = { view: "overview", run: 0, ids: [], query: new URLSearchParams(query), lost: "" };
   if (TABLES.includes(view)) return { ...place, view, run: Number(place.query.get("run") === "1") };
   const ids = rest.map((text) => /^(?:([01]):)?(\d+)$/.exec(text)).map((found) => found && [Number(found[1] ?? 0), Number(found[2])]);
-  if (IDS[view] !== ids.length || ids.includes(null)) return place;
+  if (path === "" || path === "overview") return place;
+  if (!Object.hasOwn(IDS, view) || IDS[view] !== ids.length || ids.includes(null)) return { ...place, lost: address };
   return { ...place, view, run: ids[0][0], ids };
 }
 

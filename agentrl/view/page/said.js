@@ -1,7 +1,7 @@
 /** What was said: messages, tool calls, pictures. */
 
-import { h } from "./dom.js";
-import { seconds, signed, visible } from "./format.js";
+import { button, fill, h } from "./dom.js";
+import { count, seconds, signed, visible } from "./format.js";
 
 export function textBlock(text) {
   return text && h("div", { class: "text", dir: "auto" }, visible(text));
@@ -21,16 +21,41 @@ export function pictures(names, story) {
   );
 }
 
-/** Makes a conversation; `same` messages are those of the other one, `linkOf(turn)` an address. */
-export function messages({ said, story, same = 0, linkOf }) {
-  return h(
-    "ol",
-    { class: "messages" },
-    said.map((message, place) => [
-      same > 0 && place === same && h("li", { class: "parts", role: "separator" }, "the same up to here"),
-      messageItem(message, story, place < same, linkOf),
-    ]),
-  );
+/** Messages in the page at once; more come when they are asked for. */
+const MESSAGES = 400;
+
+/**
+ * Makes a conversation; `same` messages are those of the other one, `linkOf(turn)` is an address,
+ * and the message at the place `sought` is in the page from the beginning.
+ */
+export function messages({ said, story, same = 0, linkOf, sought = same }) {
+  const list = h("ol", { class: "messages" });
+  let first = sought < MESSAGES ? 0 : sought - MESSAGES / 2;
+  let last = Math.min(said.length, first + MESSAGES);
+  const more = (size, when, turn) =>
+    size > 0 && h("li", {}, button(`Show ${count(Math.min(MESSAGES, size), `${when} message`)} of ${size}`, () => {
+      turn();
+      draw();
+    }));
+
+  function draw() {
+    fill(
+      list,
+      more(first, "earlier", () => {
+        first = Math.max(0, first - MESSAGES);
+      }),
+      said.slice(first, last).map((message, offset) => [
+        same > 0 && first + offset === same && h("li", { class: "parts", role: "separator" }, "the same up to here"),
+        messageItem(message, story, first + offset < same, linkOf),
+      ]),
+      more(said.length - last, "later", () => {
+        last = Math.min(said.length, last + MESSAGES);
+      }),
+    );
+  }
+
+  draw();
+  return list;
 }
 
 function messageItem(message, story, isSame, linkOf) {

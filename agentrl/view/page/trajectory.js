@@ -1,7 +1,7 @@
 /** One trajectory: what was said, or its tokens; beside it, what came of it. */
 
 import { button, fill, h } from "./dom.js";
-import { number, seconds, signed, visible, whole, words } from "./format.js";
+import { endsOf, number, seconds, signed, visible, whole, words } from "./format.js";
 import { crumbs, missing, reading, watchStory } from "./group.js";
 import { meanAdvantage, tokensOf, turnTimes } from "./path.js";
 import { addressOf, go, note } from "./route.js";
@@ -9,6 +9,9 @@ import { messages } from "./said.js";
 import { COLOURS, legend, makeTokens, tokenFacts } from "./tokens.js";
 
 const COLOUR_KEYS = { s: "source", e: "entropy", a: "advantage", r: "ratio", v: "age" };
+
+/** Turns whose times are shown. */
+const MOST_TIMES = 100;
 
 /** Makes the choice between conversation and tokens, and of what colours them. */
 export function lookBar(look, onLook) {
@@ -64,14 +67,17 @@ export function outcomeSection({ which, story, told, tokens }) {
 }
 
 function timesSection(story, told) {
-  const turns = turnTimes(story, told);
-  if (!turns.length) return null;
-  const most = Math.max(1e-9, ...turns.map((turn) => turn.policy + turn.world));
+  const all = turnTimes(story, told);
+  if (!all.length) return null;
+  const longest = [...all].sort((one, other) => other.policy + other.world - one.policy - one.world).slice(0, MOST_TIMES);
+  const turns = longest.sort((one, other) => one.turn - other.turn);
+  const [, most] = endsOf([1e-9, ...turns.map((turn) => turn.policy + turn.world)]);
   const part = (name, value) => h("i", { class: name, style: { width: `${(100 * value) / most}%` } });
   return h(
     "section",
     { "aria-label": "Time per turn" },
     h("h2", {}, "Time per turn"),
+    turns.length < all.length && h("p", { class: "muted" }, `the ${turns.length} longest of ${whole(all.length)}`),
     h("ul", { class: "legend" }, h("li", {}, h("i", { class: "swatch sampled" }), "policy"), h("li", {}, h("i", { class: "swatch tool" }), "environment")),
     h(
       "ol",
@@ -143,12 +149,17 @@ export function makeTrajectory({ runs, place, marks, look }) {
     seek();
   }
 
+  function conversation() {
+    const sought = told.messages.findIndex((message) => message.turn === turn);
+    return messages({ said: told.messages, story, linkOf: (number) => addressAt({ turn: number }), sought });
+  }
+
   function draw() {
     box = look.isTokens ? makeTokens({ tokens, colour: look.colour, onCurrent: choose }) : null;
     fill(
       body,
       lookBar(look, onLook),
-      box ? [legend(tokens, look.colour), box.node] : messages({ said: told.messages, story, linkOf: (number) => addressAt({ turn: number }) }),
+      box ? [legend(tokens, look.colour), box.node] : conversation(),
       told.error && h("p", { class: "notice bad" }, visible(told.error)),
     );
     fill(
@@ -167,7 +178,8 @@ export function makeTrajectory({ runs, place, marks, look }) {
     } else if (turn >= 0) {
       const found = body.querySelectorAll(`[data-turn="${turn}"]`);
       for (const one of found) one.classList.add("here");
-      found[0]?.scrollIntoView({ block: "start" });
+      if (found.length) found[0].scrollIntoView({ block: "start" });
+      else body.prepend(h("p", { class: "notice", role: "status" }, `There is no turn ${turn} here.`));
     }
   }
 

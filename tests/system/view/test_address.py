@@ -94,3 +94,68 @@ def test_an_address_leads_to_a_turn(browser: "Browser", file: Path) -> None:
         until(view, IN_SIGHT, ".message.here .role")
         assert view.locator(".message.here").all_inner_texts()[0].startswith("multiply")
         assert view.get_attribute(".message a", "href") == "#/trajectory/33?turn=0"
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two kinds of failure and three tools, so that one filter is not the other."""
+    folder = tmp_path_factory.mktemp("runs")
+    kinds = MadeRun(
+        folder=folder / "mixed",
+        groups=15,
+        size=4,
+        failures=("tool", "sandbox"),
+        tools=("multiply", "add", "multiply_all"),
+    )
+    return write_page(folder / "mixed.html", kinds.make())
+
+
+@pytest.mark.chromium
+def test_a_filter_takes_its_own_kind_alone(browser: "Browser", mixed: Path) -> None:
+    """Groups 4, 9 and 14 have a failure; no. 3 of each calls `multiply` again, as it begins anew.
+
+    The branch, no. 3, has the turns of no. 0.
+    """
+    with open_file(browser, mixed, place="#/trajectories?outcome=failed_sandbox") as view:
+        for place, words in (
+            ("outcome=failed_sandbox", "1 of 60 trajectories"),
+            ("outcome=failed_tool", "2 of 60 trajectories"),
+            ("outcome=failed", "3 of 60 trajectories"),
+            ("outcome=finished", "57 of 60 trajectories"),
+            ("outcome=failed_", "0 of 60 trajectories"),
+            ("tool=add", "15 of 60 trajectories"),
+            ("tool=multiply_all", "15 of 60 trajectories"),
+            ("tool=multiply", "30 of 60 trajectories"),
+            ("tool=add&outcome=failed", "0 of 60 trajectories"),
+            ("tool=multiply&outcome=failed&step=3..", "2 of 60 trajectories"),
+            ("reward=1..0", "0 of 60 trajectories"),
+            ("reward=x..0", "30 of 60 trajectories"),
+        ):
+            goto(view, f"trajectories?{place}", ".list-row, .empty:not([hidden])")
+            found(view, words)
+        goto(view, "groups?outcome=failed_sandbox", ".list-row")
+        found(view, "1 of 15 groups")
+        assert text(view, ".list-row").split()[:2] == ["3", "9"]
+        options = view.locator("[aria-label='Outcome'] option").all_inner_texts()
+        assert options == [
+            "Any outcome",
+            "any failure",
+            "failed sandbox",
+            "failed tool",
+            "finished",
+        ]
+
+
+@pytest.mark.chromium
+def test_an_address_that_names_nothing_is_told(browser: "Browser", file: Path) -> None:
+    with open_file(browser, file) as view:
+        assert view.locator(".notice").count() == 0
+        for place in ("group/abc", "group/2:1", "trajectory/", "compare/1", "constructor", "tasks"):
+            goto(view, place, ".overview .notice")
+            words = f"Nothing on this page has the address #/{place}; this is the overview."
+            assert text(view, ".notice") == words
+        goto(view, "group/99", "main:has-text('There is no group 99')")
+        goto(view, "compare/1/1:1", "main:has-text('There is no trajectory 1')")
+        for place in ("overview", ""):
+            goto(view, place, ".headlines")
+            assert view.locator(".notice").count() == 0

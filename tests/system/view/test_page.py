@@ -295,6 +295,7 @@ def test_everything_can_be_reached_by_keys(view: "Page") -> None:
     view.keyboard.press("Enter")
     until(view, "location.hash === '#/trajectory/8'")
     settle(view)
+    assert view.evaluate("document.activeElement.tagName") == "MAIN"
     view.keyboard.press("u")
     until(view, "location.hash === '#/group/1'")
     settle(view)
@@ -313,6 +314,20 @@ def test_the_theme_is_the_system_s_until_it_is_chosen(view: "Page") -> None:
     view.keyboard.press("d")
     until(view, f"{theme} === 'light'")
     assert view.evaluate("getComputedStyle(document.body).backgroundColor") != paper
+
+
+@pytest.mark.chromium
+def test_paper_is_light_and_has_no_controls(view: "Page") -> None:
+    theme = "document.documentElement.dataset.theme"
+    goto(view, "trajectory/0", ".messages")
+    view.emulate_media(media="print")
+    view.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert view.evaluate(theme) == "light"
+    for selector in (".bar", ".switch", ".crumbs button"):
+        assert not view.is_visible(selector), selector
+    assert view.is_visible(".message")
+    view.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert view.evaluate(theme) == "dark"
 
 
 @pytest.mark.chromium

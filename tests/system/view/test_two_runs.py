@@ -1,10 +1,12 @@
 """Two runs on one page: their curves, the trees of one task side by side, where they part."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tokenizers import Tokenizer
 from typer.testing import CliRunner
 
 from agentrl.cli.app import app
@@ -13,7 +15,7 @@ from agentrl.view.document import name_runs
 from agentrl.view.group_choice import StepRange
 from agentrl.view.run_reader import RunReader
 from agentrl.view.serve import LiveRun, build_app
-from benchmarks.made_run import MadeRun
+from benchmarks.made_run import MadeRun, make_tokenizer
 from tests.support.run_page import found, goto, open_file, text, write_page
 
 if TYPE_CHECKING:
@@ -117,3 +119,82 @@ def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> Non
         assert name_runs([one, three]) == ["same (run)", "same (other)"]
         assert name_runs([one]) == ["same"]
         assert name_runs([one, one]) == ["same", "same"]
+
+
+@pytest.mark.chromium
+def test_tasks_are_matched_whatever_the_numbers_of_their_groups(
+    browser: "Browser", runs: list[Path], tmp_path: Path
+) -> None:
+    """Task 5 is group 5 of the first run and group 2 of the second; no. 3 of both is another id."""
+    later = MadeRun(folder=tmp_path / "later", groups=7, size=6, tasks_from=3, name="later").make()
+    with open_file(browser, write_page(tmp_path / "both.html", runs[0], later)) as view:
+        goto(view, "tasks?q=5+*+7&sort=-gain", ".list-row")
+        assert text(view, ".found") == (
+            "1 of 5 groups of the same task; 3 only in the first run, 2 only in the second"
+        )
+        view.click(".list-row")
+        view.wait_for_selector(".partings tbody tr")
+        assert view.evaluate("location.hash") == "#/task/5/1:2"
+        assert view.locator(".notice").count() == 0
+        # Of 4 and 6 trajectories, the four numbers that are in both.
+        assert view.locator(".partings tbody th").all_inner_texts() == ["0", "1", "2", "3"]
+        links = [
+            one.get_attribute("href") for one in view.locator(".partings a:text('Compare')").all()
+        ]
+        assert links == [
+            "#/compare/20/1:12",
+            "#/compare/21/1:13",
+            "#/compare/22/1:14",
+            "#/compare/23/1:15",
+        ]
+        goto(view, "compare/20/1:15", ".sides")
+        assert "They part at token" in text(view, ".parting-bar")
+        goto(view, "task/5/1:3", ".notice")
+        assert text(view, ".notice") == "These are different tasks: task-5 and task-6."
+    # No task in common.
+    other = MadeRun(folder=tmp_path / "other", groups=3, size=2, tasks_from=50, name="other").make()
+    with open_file(browser, write_page(tmp_path / "none.html", later, other)) as view:
+        goto(view, "tasks", ".empty:not([hidden])")
+        assert text(view, ".found") == (
+            "0 groups of the same task; 7 only in the first run, 3 only in the second"
+        )
+        assert view.locator(".list-row").count() == 0
+
+
+@pytest.mark.chromium
+def test_groups_of_one_task_are_matched_in_order(browser: "Browser", tmp_path: Path) -> None:
+    runs = [
+        MadeRun(folder=tmp_path / name, groups=groups, size=size, tasks=3, name=name).make()
+        for name, groups, size in (("six", 6, 2), ("five", 5, 3))
+    ]
+    with open_file(browser, write_page(tmp_path / "both.html", *runs)) as view:
+        goto(view, "tasks", ".list-row")
+        assert text(view, ".found") == (
+            "5 groups of the same task; 1 only in the first run, 0 only in the second"
+        )
+        # One of two trajectories has a reward in the first run, one of three in the second.
+        assert text(view, ".list-row").split()[-3:] == ["0.500", "0.333", "\u22120.167"]
+        for row, address in ((0, "#/task/0/1:0"), (3, "#/task/3/1:3")):
+            goto(view, "tasks", ".list-row")
+            view.click(f".list-row >> nth={row}")
+            view.wait_for_selector(".partings tbody tr")
+            assert view.evaluate("location.hash") == address
+
+
+@pytest.mark.chromium
+@pytest.mark.parametrize("is_same", ["text", "id"])
+def test_tokens_are_the_same_when_number_and_text_are(
+    browser: "Browser", tmp_path: Path, is_same: str
+) -> None:
+    """The second run counts its letters backwards: as it samples, or only as it is read."""
+    parts = json.loads(make_tokenizer().to_str())
+    vocabulary = parts["model"]["vocab"]
+    parts["model"]["vocab"] = {letter: 255 - id for letter, id in vocabulary.items()}
+    backwards = Tokenizer.from_str(json.dumps(parts))
+    sampler = backwards if is_same == "text" else make_tokenizer()
+    made = MadeRun(folder=tmp_path / "one", groups=1, size=2).make()
+    other = MadeRun(folder=tmp_path / "two", groups=1, size=2, tokenizer=sampler).make()
+    backwards.save(str(other / "policy" / "tokenizer.json"))
+    with open_file(browser, write_page(tmp_path / "both.html", made, other)) as view:
+        goto(view, "compare/0/1:0", ".parting-bar")
+        assert "0 tokens and 4 messages in common" in text(view, ".parting-bar")

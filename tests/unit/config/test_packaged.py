@@ -31,6 +31,22 @@ def test_a_name_is_loaded_in_any_folder(tmp_path: Path, monkeypatch: pytest.Monk
         load_config("quickstrt")
 
 
+def test_a_base_may_be_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file beside the config wins, one in the working folder does not."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    Path("quickstart").write_text("run: {steps: 1}\n")
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("base: quickstart\nrun: {name: mine}\n")
+    config = load_config(mine)
+    assert (config.run.name, config.env.id) == ("mine", "code/Mix-v0")
+    (tmp_path / "quickstart").write_text("run: {steps: 7}\nenv: {id: code/ChainSum-v0}\n")
+    assert load_config(mine).run.steps == 7
+    mine.write_text("base: quickstrt\n")
+    with pytest.raises(ConfigError, match=r"quickstrt: .*\(named by `base:` in .*mine.yaml"):
+        load_config(mine)
+
+
 def test_a_file_in_the_working_folder_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("quickstart").write_text("run: {name: mine}\n")

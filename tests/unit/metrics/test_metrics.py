@@ -80,10 +80,10 @@ def test_a_line_torn_by_a_crash_is_no_line(tmp_path: Path) -> None:
     assert figures(tmp_path) == [{"step": 1, "x": 1.0}, {"step": 2, "x": 2.0}]
 
 
-@pytest.mark.parametrize("line", [b"what", b"\xff\xfe", b'{"step": \xe9}'])
+@pytest.mark.parametrize("line", [b"what", b"\xff\xfe", b"[2]", b'{"step": \xe9}'])
 def test_a_broken_line_in_the_middle_is_named(tmp_path: Path, line: bytes) -> None:
     (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n' + line + b'\n{"step": 2}\n')
-    with pytest.raises(ConfigError, match=r"metrics\.jsonl:2 is not JSON"):
+    with pytest.raises(ConfigError, match=r"metrics\.jsonl:2 is not a JSON object"):
         read_metrics(tmp_path)
     with pytest.raises(ConfigError, match="holds no run that has completed a step"):
         read_metrics(tmp_path / "elsewhere")

@@ -32,7 +32,7 @@ from agentrl.view.redaction import HIDDEN, SecretRedaction, key_values
 from agentrl.view.run_reader import RunReader
 from agentrl.view.token_texts import TokenTexts, find_vocabulary
 from agentrl.view.tokens import HIDDEN_ID, hidden_tokens, short
-from benchmarks.made_run import MadeRun, tokenizer
+from benchmarks.made_run import MadeRun, make_tokenizer
 from tests.support.scripted_store import ScriptedStore
 
 SECRET = "correct-horse-battery"
@@ -217,9 +217,9 @@ def test_known_shapes_of_keys_are_hidden(key: str) -> None:
 
 
 def test_a_secret_across_nodes_is_hidden_in_both(tmp_path: Path) -> None:
-    tokenizer().save(str(tmp_path / "tokenizer.json"))
+    make_tokenizer().save(str(tmp_path / "tokenizer.json"))
     vocabulary = TokenTexts.from_file(tmp_path / "tokenizer.json")
-    ids = [tokenizer().encode(text).ids for text in ("say corr", "ect-horse-battery now")]
+    ids = [make_tokenizer().encode(text).ids for text in ("say corr", "ect-horse-battery now")]
     tree = Tree(Task(prompt="q"))
     first = tree.add(Node(parent=None, source="prompt", token_ids=tuple(ids[0]), turn=0))
     last = tree.add(Node(parent=first, source="tool", token_ids=tuple(ids[1]), turn=0))
@@ -229,7 +229,7 @@ def test_a_secret_across_nodes_is_hidden_in_both(tmp_path: Path) -> None:
 
 def test_tokens_have_the_texts_of_their_bytes(tmp_path: Path) -> None:
     (tmp_path / "policy").mkdir()
-    made = tokenizer()
+    made = make_tokenizer()
     made.save(str(tmp_path / "policy" / "tokenizer.json"))
     vocabulary = find_vocabulary(tmp_path, None)
     ids = made.encode("a b\n€").ids
