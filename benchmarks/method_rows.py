@@ -200,6 +200,21 @@ ROWS: Mapping[str, MethodRow] = {
     "rejection.opsm": _row("stale", learn__rejection=[{"name": "opsm", "anchor": "behaviour"}]),
     "selection.d3s": _row("fresh", run__steps=12, learn__selection=[{"name": "d3s"}]),
     "selection.overlong": _row("long", learn__selection=[{"name": "overlong"}]),
+    "selection.pivot": _row(
+        "pairs",
+        "MC-GRPO as published: 2 of 3 train",
+        rollout__tasks_per_step=21,
+        rollout__group_size=3,
+        learn__advantage={"name": "mc_grpo"},
+        learn__selection=[{"name": "pivot"}],
+    ),
+    "selection.branch_pruning": _row(
+        "turns",
+        "`branch_grpo` on AEPO's trees",
+        learn__advantage={"name": "branch_grpo"},
+        learn__selection=[{"name": "branch_pruning"}],
+        **_UNSURE,
+    ),
     "sampler.uniform": _row("known", curation__sampler={"name": "uniform"}),
     "hint.remove": _row("nudged", learn__hint={"name": "remove"}),
     "hint.distill": _row(

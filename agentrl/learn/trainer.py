@@ -482,9 +482,9 @@ class PolicyTrainer:
         return nullcontext() if self._images is None else self._images.fixed_weights()
 
     def _assign_credit(self, groups: Sequence[TrainingGroup]) -> list[CreditedSample]:
-        samples = [sample for group in groups for sample in group.samples]
+        samples = [(sample, at) for at, group in enumerate(groups) for sample in group.samples]
         credit = self._methods.advantage(groups)
-        return [CreditedSample(s, a) for s, a in zip(samples, credit, strict=True)]
+        return [CreditedSample(s, a, at) for (s, at), a in zip(samples, credit, strict=True)]
 
     def _select_rows(self, rows: Sequence[CreditedSample]) -> list[CreditedSample]:
         for index, select in enumerate(self._methods.selections):

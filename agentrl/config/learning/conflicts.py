@@ -24,7 +24,9 @@ from agentrl.config.learning.proximal import (
     RevisedEwmaProximal,
     SnapshotProximal,
 )
+from agentrl.config.learning.selection import BranchPruningSelection, PivotSelection
 from agentrl.config.learning.shaping import OverlongShaping
+from agentrl.config.section import CustomMethod
 
 if TYPE_CHECKING:
     from agentrl.config.run import RunConfig
@@ -40,6 +42,7 @@ def learning_conflicts(config: "RunConfig") -> Iterator[str]:
     yield from _check_replay(config)
     yield from _check_hint(config)
     yield from _check_overlong(config)
+    yield from _check_selection(config)
     yield from _check_votes(config)
     yield from _check_echo(config)
     yield from _check_devices(config)
@@ -154,6 +157,28 @@ def _check_hint(config: "RunConfig") -> Iterator[str]:
             "prompt whose images are dropped cannot be told from one with a hint; set "
             "rollout.images: null, or remove learn.hint"
         )
+
+
+def _check_selection(config: "RunConfig") -> Iterator[str]:
+    advantage = config.learn.advantage
+    for selection in config.learn.selection:
+        if isinstance(selection, PivotSelection) and not isinstance(
+            advantage, McGrpoAdvantage | CustomMethod
+        ):
+            yield (
+                "learn.selection has pivot, the baseline of mc_grpo, but learn.advantage.name is "
+                f"{advantage.name}, which credits it like the others; set learn.advantage.name: "
+                "mc_grpo, or remove pivot"
+            )
+        if (
+            isinstance(selection, BranchPruningSelection)
+            and selection.width == "all"
+            and not selection.depths
+        ):
+            yield (
+                "learn.selection has branch_pruning with width all and no depths, which prunes "
+                "nothing; set width to half or extremes, or depths, to [0] for example"
+            )
 
 
 _REWARD_BLIND = {
