@@ -246,6 +246,9 @@ ROWS: Mapping[str, MethodRow] = {
         "SIRI",
         rollout__schedule={"period_steps": 6, "min_turn_tokens": 8, "min_turns": 3},
     ),
+    "rollout.growth": _row(
+        "turns", "AgentMath's budgets", rollout__growth={"turns": 2, "turn_tokens": 8}
+    ),
     "mode.partial": _row("fresh", "APRIL", rollout__mode="partial"),
     "mode.async": _row("fresh", "one version old at most", rollout__mode="async"),
 }

@@ -1,8 +1,8 @@
 """Selections that look at a row's group: MC-GRPO's pivot, and BranchGRPO's pruning.
 
-Mutants seen caught: the upper median; all of the median's reward gone; one group for the whole batch, or in the
-trainer; depths that slide on, or into the leaves; too few of a half; the best leaf pruned; leaves in
-the order of the tree instead of by reward.
+Mutants seen caught: the upper median; all of the median's reward gone; one group for the whole
+batch, or in the trainer; depths that slide on, or into the leaves; too few of a half; the best
+leaf pruned; leaves in the order of the tree instead of by reward.
 """
 
 from collections.abc import Sequence
