@@ -249,6 +249,11 @@ ROWS: Mapping[str, MethodRow] = {
     "rollout.growth": _row(
         "turns", "AgentMath's budgets", rollout__growth={"turns": 2, "turn_tokens": 8}
     ),
+    "kl.reset_every": _row(
+        "fresh",
+        "a KL penalty whose reference is reset every 4 steps, as in BroRL",
+        learn__kl={"reset_every": 4},
+    ),
     "mode.partial": _row("fresh", "APRIL", rollout__mode="partial"),
     "mode.async": _row("fresh", "one version old at most", rollout__mode="async"),
 }

@@ -235,6 +235,11 @@ def _check_devices(config: "RunConfig") -> Iterator[str]:
             f"{learn.proximal.name}, which supports only one device; set learn.proximal.name: "
             "recompute, or learn.devices.count: 1"
         )
+    if learn.devices.count > 1 and learn.kl is not None and learn.kl.reset_every is not None:
+        yield (
+            f"learn.devices.count is {learn.devices.count}, but learn.kl.reset_every supports only "
+            "one device; set learn.kl.reset_every: null, or learn.devices.count: 1"
+        )
 
 
 def _check_context_parallel(config: "RunConfig") -> Iterator[str]:
