@@ -240,6 +240,14 @@ ROWS: Mapping[str, MethodRow] = {
     "branching.fan_out": _row(
         "turns", rollout__branching__topology="fan_out", rollout__branching__turns=[1]
     ),
+    "branching.monitored": _row(
+        "turns",
+        "`advantage.aepo` with AEPO's pre-monitoring",
+        learn__advantage={"name": "aepo"},
+        learn__loss={"name": "aepo"},
+        rollout__branching__split="monitored",
+        **_UNSURE,
+    ),
     "rollout.drafts": _row("known", "SPEC-RL", rollout__drafts={}),
     "rollout.schedule": _row(
         "fresh",

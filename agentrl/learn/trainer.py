@@ -20,6 +20,7 @@ from transformers import PreTrainedModel
 from agentrl.config.learn import LearnSection, Precision
 from agentrl.errors import ConfigError, LearnError
 from agentrl.learn import advantages
+from agentrl.learn.advantage import check_credit
 from agentrl.learn.aggregate import LossDenominators
 from agentrl.learn.batch import TrainingBatch
 from agentrl.learn.context_parallel import check_heads
@@ -504,6 +505,7 @@ class PolicyTrainer:
     def _assign_credit(self, groups: Sequence[TrainingGroup]) -> list[CreditedSample]:
         samples = [(sample, at) for at, group in enumerate(groups) for sample in group.samples]
         credit = self._methods.advantage(groups)
+        check_credit([sample for sample, _ in samples], credit)
         return [CreditedSample(s, a, at) for (s, at), a in zip(samples, credit, strict=True)]
 
     def _select_rows(self, rows: Sequence[CreditedSample]) -> list[CreditedSample]:
