@@ -208,6 +208,12 @@ SITUATIONS: Mapping[str, TrainingSituation] = {
                 row="rollout.schedule",
             ),
             MethodAdvice(
+                name="AgentMath's budgets",
+                overrides=("rollout.growth={turns: 2, turn_tokens: 32}",),
+                use="Begins with short limits, and raises them when trajectories are cut.",
+                row="rollout.growth",
+            ),
+            MethodAdvice(
                 name="segments",
                 overrides=("rollout.mode=partial", "rollout.segment={tokens: 512}"),
                 use="Bounds what a trajectory takes per version of the weights.",
@@ -370,6 +376,16 @@ SITUATIONS: Mapping[str, TrainingSituation] = {
                 use="Compares segments of the same depth.",
                 row="advantage.branch_grpo",
             ),
+            MethodAdvice(
+                name="BranchGRPO with pruning",
+                overrides=(
+                    "rollout.branching.topology=aepo",
+                    "learn.advantage={name: branch_grpo}",
+                    "learn.selection=[{name: branch_pruning}]",
+                ),
+                use="Trains only the better half of what comes after each last branch point.",
+                row="selection.branch_pruning",
+            ),
         ),
         pages=("methods", "branching"),
     ),
@@ -427,9 +443,13 @@ SITUATIONS: Mapping[str, TrainingSituation] = {
         advice=(
             MethodAdvice(
                 name="MC-GRPO",
-                overrides=("learn.advantage={name: mc_grpo}", "rollout.group_size=2"),
-                use="Compares with the median of the group.",
-                row="advantage.mc_grpo",
+                overrides=(
+                    "learn.advantage={name: mc_grpo}",
+                    "learn.selection=[{name: pivot}]",
+                    "rollout.group_size=3",
+                ),
+                use="Compares with the median of the group, which does not train.",
+                row="selection.pivot",
             ),
             MethodAdvice(
                 name="REINFORCE++",

@@ -1,7 +1,8 @@
 """What a method cannot work with is refused at load, or fails the group, and names the key.
 
-Mutants seen caught: text read as a number; a number too large for a float; a text or a mapping taken
-for rewards; numbers off the mask looked at; another shape let through; an environment not asked.
+Mutants seen caught: text read as a number; a number too large for a float; a text or a mapping
+taken for rewards; numbers off the mask looked at; another shape let through; an environment not
+asked.
 """
 
 import math
