@@ -36,9 +36,10 @@ class SelectionContext:
 
 
 SelectionFunction = Callable[[Sequence[CreditedSample], SelectionContext], Sequence[CreditedSample]]
-"""The selection slot: the rows of a batch, all groups in order, to those that train. A row may be
-left out, or come back with other `weights` or `advantages`, or with fewer tokens in its mask; what
-it is divided by follows from the masks of the rows that are returned."""
+"""The selection slot: the rows of a batch, all groups in order, to those that train; rows of one
+`group` belong together. A row may be left out, or come back with other `weights` or `advantages`,
+or with fewer tokens in its mask; what it is divided by follows from the masks of the rows that are
+returned."""
 
 
 DIGITS = 9
