@@ -58,8 +58,10 @@ class ReferencePolicy:
         """Take over what `state` returned, or the weights of a model."""
         self._was_reset = True
         if is_adapted(self._model):
-            own = trainable_parameters(self._model)
-            self._weights = {n: state[n].detach().to(p.device).clone() for n, p in own.items()}
+            parameters = trainable_parameters(self._model)
+            self._weights = {
+                n: state[n].detach().to(p.device).clone() for n, p in parameters.items()
+            }
             return
         with torch.no_grad():
             for name, parameter in self._scorer.model.named_parameters():

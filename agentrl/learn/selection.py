@@ -202,10 +202,10 @@ def find_pruned_depths(
 ) -> Bool[ndarray, " segments"]:
     """Return the mask of the segments at `depths`, which are `shift` deeper by now, but no deeper
     than before the last branch point."""
-    found = np.array([segment.depth for segment in shape.segments])
-    last = int(found.max(initial=0)) - 1
-    moved = min(shift, max(0, last - max(depths, default=0)))
-    return np.isin(found, [depth + moved for depth in depths]) & (found <= last)
+    segment_depths = np.array([segment.depth for segment in shape.segments])
+    last = int(segment_depths.max(initial=0)) - 1
+    slide = min(shift, max(0, last - max(depths, default=0)))
+    return np.isin(segment_depths, [depth + slide for depth in depths]) & (segment_depths <= last)
 
 
 def find_pruned_leaves(
@@ -247,12 +247,12 @@ def split_groups(rows: Sequence[CreditedSample]) -> list[list[CreditedSample]]:
 
 
 def keep_or_skip(
-    kept: list[CreditedSample], rows: Sequence[CreditedSample]
+    chosen_rows: list[CreditedSample], rows: Sequence[CreditedSample]
 ) -> list[CreditedSample]:
     """Return the rows that were kept; if none of them can train, all `rows` without credit, so that
     the step leaves the weights alone."""
-    if any(row.sample.sampled_tokens for row in kept):
-        return kept
+    if any(row.sample.sampled_tokens for row in chosen_rows):
+        return chosen_rows
     return [replace(row, advantages=np.zeros_like(row.advantages)) for row in rows]
 
 

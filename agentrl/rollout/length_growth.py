@@ -62,9 +62,9 @@ class GrowingCaps:
         Failed ones count on neither side, nor do groups that were begun under shorter caps.
         """
         caps, cut, ended = self.caps, 0, 0
-        own = (caps.turn_tokens, caps.turns)
+        limits = (caps.turn_tokens, caps.turns)
         for order, tree in groups:
-            if order is None or (order.max_turn_tokens, order.max_turns) != own:
+            if order is None or (order.max_turn_tokens, order.max_turns) != limits:
                 continue
             leaves = [leaf for leaf in tree.leaves if reward_of(leaf.outcome) is not None]
             ended += len(leaves)
