@@ -57,7 +57,7 @@ def reward_groups(groups: Sequence[TrainingGroup], function: GroupRewardFunction
 
 
 def read_rewards(group: TrainingGroup, returned: object) -> list[float] | str:
-    """Return what a function returned for a group as rewards, or else what is wrong with it."""
+    """Return the rewards that a function returned for a group, or a text about their fault."""
     task = f"task {group.task_id!r}"
     if isinstance(returned, str | Mapping) or not isinstance(returned, Iterable):
         return f"{task}: it returned {returned!r:.80}; return a reward per trajectory"

@@ -580,8 +580,8 @@ class PolicyTrainer:
                     total += self._pass([subset[i] for i in indices], task, trains=subset is live)
             second = [row for trajectory in unhinted for row in trajectory]
             for indices in self.ranks.plan(self._layout, second):
-                chosen = [second[i] for i in indices]
-                total += self._pass_unhinted(chosen, len(unhinted), local_metrics)
+                part = [second[i] for i in indices]
+                total += self._pass_unhinted(part, len(unhinted), local_metrics)
         tally.take(self.ranks.merge_tally(local_metrics))
         if number == 0:
             self._gap_alarm.look(tally)
