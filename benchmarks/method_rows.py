@@ -200,6 +200,21 @@ ROWS: Mapping[str, MethodRow] = {
     "rejection.opsm": _row("stale", learn__rejection=[{"name": "opsm", "anchor": "behaviour"}]),
     "selection.d3s": _row("fresh", run__steps=12, learn__selection=[{"name": "d3s"}]),
     "selection.overlong": _row("long", learn__selection=[{"name": "overlong"}]),
+    "selection.pivot": _row(
+        "pairs",
+        "MC-GRPO as published: 2 of 3 train",
+        rollout__tasks_per_step=21,
+        rollout__group_size=3,
+        learn__advantage={"name": "mc_grpo"},
+        learn__selection=[{"name": "pivot"}],
+    ),
+    "selection.branch_pruning": _row(
+        "turns",
+        "`branch_grpo` on AEPO's trees",
+        learn__advantage={"name": "branch_grpo"},
+        learn__selection=[{"name": "branch_pruning"}],
+        **_UNSURE,
+    ),
     "sampler.uniform": _row("known", curation__sampler={"name": "uniform"}),
     "hint.remove": _row("nudged", learn__hint={"name": "remove"}),
     "hint.distill": _row(
@@ -225,11 +240,27 @@ ROWS: Mapping[str, MethodRow] = {
     "branching.fan_out": _row(
         "turns", rollout__branching__topology="fan_out", rollout__branching__turns=[1]
     ),
+    "branching.monitored": _row(
+        "turns",
+        "`advantage.aepo` with AEPO's pre-monitoring",
+        learn__advantage={"name": "aepo"},
+        learn__loss={"name": "aepo"},
+        rollout__branching__split="monitored",
+        **_UNSURE,
+    ),
     "rollout.drafts": _row("known", "SPEC-RL", rollout__drafts={}),
     "rollout.schedule": _row(
         "fresh",
         "SIRI",
         rollout__schedule={"period_steps": 6, "min_turn_tokens": 8, "min_turns": 3},
+    ),
+    "rollout.growth": _row(
+        "turns", "AgentMath's budgets", rollout__growth={"turns": 2, "turn_tokens": 8}
+    ),
+    "kl.reset_every": _row(
+        "fresh",
+        "a KL penalty whose reference is reset every 4 steps, as in BroRL",
+        learn__kl={"reset_every": 4},
     ),
     "mode.partial": _row("fresh", "APRIL", rollout__mode="partial"),
     "mode.async": _row("fresh", "one version old at most", rollout__mode="async"),

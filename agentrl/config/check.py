@@ -1,6 +1,6 @@
 """Rules between keys of a config, checked when it is loaded and not at step 400."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from agentrl.config.curation import DuetAllocation, XrpoAllocation
 from agentrl.config.document import ConfigProblem
@@ -330,32 +330,47 @@ def _check_micro_batch(config: RunConfig) -> Iterator[str]:
         )
 
 
-def _check_schedule(config: RunConfig) -> Iterator[str]:
-    schedule, branching = config.rollout.schedule, config.rollout.branching
-    if schedule is None:
-        return
-    turn_tokens, turns = config.sampling.max_turn_tokens, config.rollout.max_turns
-    bounds = (
-        ("min_turn_tokens", schedule.min_turn_tokens, "sampling.max_turn_tokens", turn_tokens),
-        ("min_turns", schedule.min_turns, "rollout.max_turns", turns),
-    )
-    if all(value is None for _, value, _, _ in bounds):
+def _check_lengths(config: RunConfig) -> Iterator[str]:
+    schedule, growth = config.rollout.schedule, config.rollout.growth
+    if schedule is not None and growth is not None:
         yield (
-            "rollout.schedule sets neither min_turn_tokens nor min_turns, so it has no effect; set "
-            "one of them, or remove the section"
+            "rollout.schedule and rollout.growth are both set, but only one can say what the "
+            "limits of a step are; remove one of them"
         )
-    for key, value, limit_key, limit in bounds:
+    if schedule is not None:
+        lengths = {"min_turn_tokens": schedule.min_turn_tokens, "min_turns": schedule.min_turns}
+        yield from _check_least_lengths(config, "schedule", lengths)
+    if growth is not None:
+        lengths = {"turn_tokens": growth.turn_tokens, "turns": growth.turns}
+        yield from _check_least_lengths(config, "growth", lengths)
+
+
+def _check_least_lengths(
+    config: RunConfig, section: str, lengths: Mapping[str, int | None]
+) -> Iterator[str]:
+    """Yield conflicts of the shortest turn and the fewest turns of a section, in this order."""
+    branching, keys = config.rollout.branching, " nor ".join(lengths)
+    full = {
+        "sampling.max_turn_tokens": config.sampling.max_turn_tokens,
+        "rollout.max_turns": config.rollout.max_turns,
+    }
+    if all(value is None for value in lengths.values()):
+        yield (
+            f"rollout.{section} sets neither {keys}, so it has no effect; set one of them, or "
+            "remove the section"
+        )
+    for (key, value), (limit_key, limit) in zip(lengths.items(), full.items(), strict=True):
         if value is not None and value >= limit:
             yield (
-                f"rollout.schedule.{key} is {value} and {limit_key} is {limit}: the minimum must "
+                f"rollout.{section}.{key} is {value} and {limit_key} is {limit}: the minimum must "
                 "be below the full limit; lower the first, or remove it"
             )
-    tokens = schedule.min_turn_tokens
+    key, tokens = next(iter(lengths.items()))
     if tokens is not None and branching.topology != "none" and branching.probe_tokens >= tokens:
         yield (
             f"rollout.branching.probe_tokens is {branching.probe_tokens} and "
-            f"rollout.schedule.min_turn_tokens is {tokens}: a turn must be longer than its probe; "
-            "lower the first"
+            f"rollout.{section}.{key} is {tokens}: a turn must be longer than its probe; lower the "
+            "first"
         )
 
 
@@ -554,7 +569,7 @@ RULES: tuple[Callable[[RunConfig], Iterator[str]], ...] = (
     _check_branching,
     _check_drafts,
     _check_curation,
-    _check_schedule,
+    _check_lengths,
     _check_sandbox,
     _check_warmstart,
     _check_minibatches,

@@ -126,8 +126,9 @@ class AdamWSection(ConfigSection):
 
 
 class KlSection(ConfigSection):
-    """KL(policy || initial policy of the run), estimated on the sampled tokens and added to the
-    loss; costs a forward pass and a frozen copy of the weights, which `lora` needs not."""
+    """KL(policy || reference), estimated on the sampled tokens and added to the loss. The reference
+    is the initial policy of the run, or a later one with `reset_every`. Costs a forward pass and a
+    frozen copy of the weights, which `lora` needs not."""
 
     coefficient: PositiveFloat = 1e-3
     """Weight of the estimate in the loss."""
@@ -139,6 +140,9 @@ class KlSection(ConfigSection):
     gradient of k1 is 0 in expectation, and that of k3 resembles a forward KL."""
     off_policy: bool = False
     """Multiply by policy over behaviour, so that stale tokens do not bias the estimate."""
+    reset_every: PositiveInt | None = None
+    """Number of steps after which the current policy becomes the reference, again and again (ProRL,
+    BroRL); null keeps the initial one."""
 
 
 class LearnSection(ConfigSection):

@@ -325,6 +325,22 @@ class ScheduleSection(ConfigSection):
     """Minimum of `rollout.max_turns`; null leaves that key unscheduled."""
 
 
+class GrowthSection(ConfigSection):
+    """Length limits that begin short and grow with truncation (AgentMath): after a step of which
+    too many trajectories were cut by them, what starts next has longer ones, up to the full limits.
+    Evaluations use the full limits."""
+
+    turn_tokens: PositiveInt | None = None
+    """First value of `sampling.max_turn_tokens`; null begins with that key."""
+    turns: PositiveInt | None = None
+    """First value of `rollout.max_turns`; null begins with that key."""
+    above: float = Field(default=0.1, ge=0, lt=1)
+    """Limits grow after a step in which more than this fraction of the trajectories were truncated
+    at the last turn, or had a turn cut; failed ones do not count."""
+    factor: float = Field(default=1.5, gt=1)
+    """Factor by which both limits grow."""
+
+
 class DraftsSection(ConfigSection):
     """Reuse of a task's previous trajectories as drafts (SPEC-RL); see docs/scheduling.md. Accepted
     tokens are not sampled again."""
@@ -401,6 +417,8 @@ class RolloutSection(ConfigSection):
     schedule: ScheduleSection | None = None
     """Schedule of the length limits; null keeps `sampling.max_turn_tokens` and `rollout.max_turns`
     constant."""
+    growth: GrowthSection | None = None
+    """Growth of the length limits with truncation; null keeps them constant."""
     retries: int = Field(default=2, ge=0)
     """Number of times a failed trajectory is retried."""
     max_failed_fraction: float = Field(default=0.2, ge=0, le=1)

@@ -8,8 +8,9 @@ from jaxtyping import Float
 from numpy import ndarray
 
 from agentrl.config.section import ConfigSection
+from agentrl.errors import LearnError
 from agentrl.learn.method import knobs_of
-from agentrl.learn.sample import TrainingGroup
+from agentrl.learn.sample import TrainingGroup, TrainingSample
 
 TokenAdvantages = list[Float[ndarray, " tokens"]]
 """One array per sample, in the order of the groups and of the samples within them."""
@@ -17,6 +18,26 @@ TokenAdvantages = list[Float[ndarray, " tokens"]]
 AdvantageFunction = Callable[[Sequence[TrainingGroup]], TokenAdvantages]
 """The advantage slot: credit of every token of every sample of a batch. A whole batch goes in
 because some methods normalise over it; values off the mask are never read."""
+
+
+def check_credit(samples: Sequence[TrainingSample], credit: Sequence[ndarray]) -> None:
+    """Raise `LearnError` unless there is a finite number for each token that trains."""
+    if len(credit) != len(samples):
+        raise LearnError(
+            f"learn.advantage returned {len(credit)} arrays for {len(samples)} trajectories; "
+            "return one for each, in their order"
+        )
+    for sample, values in zip(samples, credit, strict=True):
+        name = f"learn.advantage, task {sample.task_id!r} sample {sample.sample}"
+        if np.shape(values) != sample.mask.shape:
+            raise LearnError(
+                f"{name}: it returned an array of shape {np.shape(values)} for "
+                f"{len(sample.mask)} tokens; return a value per token of the context"
+            )
+        if not np.isfinite(values[sample.mask]).all():
+            raise LearnError(
+                f"{name}: the advantage of a token that trains is no finite number; fix the method"
+            )
 
 
 def spread_over_tokens(group: TrainingGroup, credit: Sequence[float]) -> TokenAdvantages:

@@ -8,6 +8,7 @@
       adapter/                                           LoRA alone, as peft writes it
       ema.safetensors (or .shards/), ema/                the average in float32; as a model folder
       ewma.safetensors or snapshots.safetensors          weights the clip is anchored to
+      reference.safetensors                              of the KL penalty, once it was reset
       state.json, random-00001.json ...                  counters, random states, samplers
       ...                                                files of those who wrote them with it
       manifest.json                                      every file's size and SHA-256, the model

@@ -63,7 +63,10 @@ def rows_of(row: CreditedSample) -> list[CreditedSample]:
     """Return a credited sample as one row per context."""
     if not row.sample.jumps:
         return [row]
-    return [CreditedSample(one.sample, row.advantages[one.places]) for one in contexts(row.sample)]
+    return [
+        replace(row, sample=one.sample, advantages=row.advantages[one.places])
+        for one in contexts(row.sample)
+    ]
 
 
 def score_by_context(

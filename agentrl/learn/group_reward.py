@@ -1,8 +1,10 @@
 """Group rewards: the contract of the slot, and its methods, which count votes."""
 
+import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import numpy as np
 
@@ -32,15 +34,16 @@ class RewardedGroups:
 def reward_groups(groups: Sequence[TrainingGroup], function: GroupRewardFunction) -> RewardedGroups:
     """Return the groups with the rewards that `function` gives.
 
-    A group for which it gives another number of rewards, or one that is not finite, has failed.
+    A group for which it gives another number of rewards, or one that is no finite number, has
+    failed.
     Raises `LearnError` if that is every group.
     """
     rewarded: dict[int, TrainingGroup] = {}
     faults: list[str] = []
     for place, group in enumerate(groups):
-        rewards = [float(reward) for reward in function(group)]
-        if fault := _find_fault(group, rewards):
-            faults.append(fault)
+        rewards = read_rewards(group, function(group))
+        if isinstance(rewards, str):
+            faults.append(rewards)
             continue
         pairs = zip(group.samples, rewards, strict=True)
         samples = tuple(replace(s, reward=reward, turn_rewards=()) for s, reward in pairs)
@@ -53,16 +56,27 @@ def reward_groups(groups: Sequence[TrainingGroup], function: GroupRewardFunction
     return RewardedGroups(tuple(rewarded.values()), tuple(rewarded), tuple(faults))
 
 
-def _find_fault(group: TrainingGroup, rewards: Sequence[float]) -> str:
-    if len(rewards) != len(group.samples):
-        return (
-            f"task {group.task_id!r}: it returned {len(rewards)} rewards for "
-            f"{len(group.samples)} trajectories"
-        )
-    for sample, reward in zip(group.samples, rewards, strict=True):
-        if not np.isfinite(reward):
-            return f"task {group.task_id!r} sample {sample.sample}: its reward is {reward}"
-    return ""
+def read_rewards(group: TrainingGroup, returned: object) -> list[float] | str:
+    """Return the rewards that a function returned for a group, or a text about their fault."""
+    task = f"task {group.task_id!r}"
+    if isinstance(returned, str | Mapping) or not isinstance(returned, Iterable):
+        return f"{task}: it returned {returned!r:.80}; return a reward per trajectory"
+    values = list(cast("Iterable[object]", returned))
+    if len(values) != len(group.samples):
+        return f"{task}: it returned {len(values)} rewards for {len(group.samples)} trajectories"
+    rewards = [_read_number(value) for value in values]
+    for sample, value, reward in zip(group.samples, values, rewards, strict=True):
+        if not math.isfinite(reward):
+            return f"{task} sample {sample.sample}: its reward is {value!r:.80}"
+    return rewards
+
+
+def _read_number(value: Any) -> float:
+    """Return a number as float; NaN for what is none, or too large for one."""
+    try:
+        return math.nan if isinstance(value, str | bytes) else float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return math.nan
 
 
 def majority(group: TrainingGroup) -> tuple[float, ...]:

@@ -1,7 +1,7 @@
 """Scoring of samples before they get credit: log-probs and entropies at batch start."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -57,13 +57,19 @@ class LogprobScorer:
 
         return self._score(groups, record)
 
-    def score_reference(self, groups: Sequence[TrainingGroup]) -> tuple[TrainingGroup, ...]:
-        """Return the groups, each sample with this model's log-probs as those of the reference."""
+    def score_reference(
+        self, groups: Sequence[TrainingGroup], weights: Mapping[str, Tensor] | None = None
+    ) -> tuple[TrainingGroup, ...]:
+        """Return the groups, each sample with this model's log-probs as those of the reference.
+
+        It has `weights`, by name, in place of its own, if there are any.
+        """
 
         def record(sample: TrainingSample, logprobs: Tensor, _: Tensor) -> TrainingSample:
             return replace(sample, reference=unshift(logprobs, sample))
 
-        weights = silent_adapters(self.model) if self.below_adapters else {}
+        if weights is None:
+            weights = silent_adapters(self.model) if self.below_adapters else {}
         with swap_weights(self.model, weights):
             return self._score(groups, record)
 

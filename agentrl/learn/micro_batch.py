@@ -21,6 +21,8 @@ class CreditedSample:
 
     sample: TrainingSample
     advantages: Float[ndarray, " tokens"]
+    group: int = 0
+    """Place of its group in the batch."""
 
     @property
     def token_ids(self) -> Int[ndarray, " tokens"]:

@@ -90,6 +90,7 @@ class LossRegularisers:
         needs |= {"reference logprobs", "idle rows"}
         knobs = knobs_of(section)
         coefficient = knobs.pop("coefficient")
+        del knobs["reset_every"]
         if section.off_policy:
             needs.add("behaviour logprobs")
         return cls(

@@ -101,15 +101,15 @@ def _count_ages(
     rows: Sequence[CreditedSample], *, version: int
 ) -> tuple[Int[ndarray, " ages"], Int[ndarray, " ages"]]:
     """Return the ages of tokens that train, rising, and how many tokens have each."""
-    found: Counter[int] = Counter()
+    age_counts: Counter[int] = Counter()
     for row in rows:
         versions = row.sample.versions[row.sample.mask]
         newest = int(versions.max())
         # A sample's tokens are of a few versions, next to each other.
         for back, count in enumerate(np.bincount(newest - versions).tolist()):
-            found[version - newest + back] += count
-    ages = sorted(age for age, count in found.items() if count)
-    return np.array(ages), np.array([found[age] for age in ages])
+            age_counts[version - newest + back] += count
+    ages = sorted(age for age, count in age_counts.items() if count)
+    return np.array(ages), np.array([age_counts[age] for age in ages])
 
 
 def _zero_fraction(groups: Sequence[TrainingGroup], credited: Sequence[CreditedSample]) -> float:

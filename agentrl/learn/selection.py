@@ -2,16 +2,25 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 from numpy.random import Generator
 
-from agentrl.config.learning.selection import D3sSelection, OverlongSelection
+from agentrl.config.learning.selection import (
+    BranchPruningSelection,
+    D3sSelection,
+    OverlongSelection,
+    PivotSelection,
+)
+from agentrl.learn.advantages.mc_grpo import lower_median
 from agentrl.learn.method import LearnMethod, always, bind_knobs
 from agentrl.learn.micro_batch import CreditedSample
+from agentrl.learn.sample import TrainingGroup
 from agentrl.learn.schedule import interpolate
+from agentrl.learn.tree_shape import SharedPrefixes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,9 +36,10 @@ class SelectionContext:
 
 
 SelectionFunction = Callable[[Sequence[CreditedSample], SelectionContext], Sequence[CreditedSample]]
-"""The selection slot: the rows of a batch, all groups in order, to those that train. A row may be
-left out, or come back with other `weights` or `advantages`, or with fewer tokens in its mask; what
-it is divided by follows from the masks of the rows that are returned."""
+"""The selection slot: the rows of a batch, all groups in order, to those that train; rows of one
+`group` belong together. A row may be left out, or come back with other `weights` or `advantages`,
+or with fewer tokens in its mask; what it is divided by follows from the masks of the rows that are
+returned."""
 
 
 DIGITS = 9
@@ -137,12 +147,112 @@ def overlong(rows: Sequence[CreditedSample], moment: SelectionContext) -> list[C
     """Return the rows that were not truncated.
 
     The others stay in the baseline of their group, which is behind them, and are in no denominator.
-    Where nothing is left that could train, every row comes back without credit: the step leaves the
-    weights alone. Source: Yu et al. 2025 (arXiv 2503.14476), overlong filtering.
+    Source: Yu et al. 2025 (arXiv 2503.14476), overlong filtering.
     """
-    complete_rows = [row for row in rows if not row.sample.truncated]
-    if any(row.sample.sampled_tokens for row in complete_rows):
-        return complete_rows
+    return keep_or_skip([row for row in rows if not row.sample.truncated], rows)
+
+
+def pivot(rows: Sequence[CreditedSample], moment: SelectionContext) -> list[CreditedSample]:
+    """Return the rows without the pivot of each group: the first one whose reward is the median.
+
+    It is the baseline of `mc_grpo`, which gives it no credit; others with the same reward stay. A
+    group of one is its own pivot. Source: MC-GRPO, arXiv 2601.22582.
+    """
+    results: list[CreditedSample] = []
+    for group_rows in split_groups(rows):
+        rewards = [row.sample.reward for row in group_rows]
+        middle = rewards.index(lower_median(rewards))
+        results += [row for at, row in enumerate(group_rows) if at != middle]
+    return keep_or_skip(results, rows)
+
+
+def branch_pruning(
+    rows: Sequence[CreditedSample],
+    moment: SelectionContext,
+    *,
+    width: Literal["all", "half", "extremes"] = "half",
+    depths: tuple[int, ...] = (),
+    slide_steps: int = 30,
+) -> list[CreditedSample]:
+    """Return the rows, their masks without the segments that are pruned. Advantages stay.
+
+    Rewards decide which leaf segments are the better ones, and `moment.seed` where they are equal.
+    A segment before the last branch point is trained by every row that holds it, whatever became of
+    what comes after. Source: Li et al. 2025 (BranchGRPO, arXiv 2509.06040), for trees of diffusion
+    steps; depth in branch points is ours.
+    """
+    ties = np.random.default_rng(moment.seed)
+    results: list[CreditedSample] = []
+    for group_rows in split_groups(rows):
+        samples = tuple(row.sample for row in group_rows)
+        group = TrainingGroup(samples[0].task_id, samples)
+        shape = SharedPrefixes.from_group(group)
+        keep = ~find_pruned_depths(shape, depths, shift=moment.step // slide_steps)
+        if width != "all":
+            keep &= ~find_pruned_leaves(shape, group.rewards, width=width, ties=ties)
+        for row, places in zip(group_rows, shape.places, strict=True):
+            mask = row.sample.mask & keep[places]
+            if mask.any():
+                results.append(replace(row, sample=replace(row.sample, mask=mask)))
+    return keep_or_skip(results, rows)
+
+
+def find_pruned_depths(
+    shape: SharedPrefixes, depths: Sequence[int], *, shift: int
+) -> Bool[ndarray, " segments"]:
+    """Return the mask of the segments at `depths`, which are `shift` deeper by now, but no deeper
+    than before the last branch point."""
+    segment_depths = np.array([segment.depth for segment in shape.segments])
+    last = int(segment_depths.max(initial=0)) - 1
+    slide = min(shift, max(0, last - max(depths, default=0)))
+    return np.isin(segment_depths, [depth + slide for depth in depths]) & (segment_depths <= last)
+
+
+def find_pruned_leaves(
+    shape: SharedPrefixes,
+    rewards: Sequence[float],
+    *,
+    width: Literal["half", "extremes"],
+    ties: Generator,
+) -> Bool[ndarray, " segments"]:
+    """Return the mask of the segments without a branch point after them that do not train.
+
+    `half` keeps the better half of the leaves after each branch point, rounded up, `extremes` the
+    best and the worst leaf of all.
+    """
+    parents = {segment.parent for segment in shape.segments}
+    leaves = [at for at in range(len(shape.segments)) if at not in parents]
+    values = shape.means(rewards)
+    # From worst to best.
+    order = np.lexsort((ties.permutation(len(leaves)), np.round(values[leaves], DIGITS)))
+    ranked = [leaves[at] for at in order]
+    if width == "extremes":
+        pruned = ranked[1:-1]
+    else:
+        pruned: list[int] = []
+        for parent in dict.fromkeys(shape.segments[leaf].parent for leaf in leaves):
+            siblings = [leaf for leaf in ranked if shape.segments[leaf].parent == parent]
+            pruned += siblings[: len(siblings) // 2]
+    mask = np.zeros(len(shape.segments), dtype=bool)
+    mask[pruned] = True
+    return mask
+
+
+def split_groups(rows: Sequence[CreditedSample]) -> list[list[CreditedSample]]:
+    """Return the rows of each group."""
+    groups: dict[int, list[CreditedSample]] = {}
+    for row in rows:
+        groups.setdefault(row.group, []).append(row)
+    return list(groups.values())
+
+
+def keep_or_skip(
+    chosen_rows: list[CreditedSample], rows: Sequence[CreditedSample]
+) -> list[CreditedSample]:
+    """Return the rows that were kept; if none of them can train, all `rows` without credit, so that
+    the step leaves the weights alone."""
+    if any(row.sample.sampled_tokens for row in chosen_rows):
+        return chosen_rows
     return [replace(row, advantages=np.zeros_like(row.advantages)) for row in rows]
 
 
@@ -154,4 +264,8 @@ METHODS: tuple[LearnMethod[SelectionFunction], ...] = (
         always("entropies"),
     ),
     LearnMethod(OverlongSelection, bind_knobs(overlong), "Yu et al. 2025, arXiv 2503.14476"),
+    LearnMethod(PivotSelection, bind_knobs(pivot), "arXiv 2601.22582"),
+    LearnMethod(
+        BranchPruningSelection, bind_knobs(branch_pruning), "Li et al. 2025, arXiv 2509.06040"
+    ),
 )

@@ -20,6 +20,7 @@ from transformers import PreTrainedModel
 from agentrl.config.learn import LearnSection, Precision
 from agentrl.errors import ConfigError, LearnError
 from agentrl.learn import advantages
+from agentrl.learn.advantage import check_credit
 from agentrl.learn.aggregate import LossDenominators
 from agentrl.learn.batch import TrainingBatch
 from agentrl.learn.context_parallel import check_heads
@@ -49,6 +50,7 @@ from agentrl.learn.proximal import ELSEWHERE
 from agentrl.learn.proximals import anchor_of
 from agentrl.learn.randomness import random_state, set_random_state
 from agentrl.learn.ranks import ALONE, TrainerRanks
+from agentrl.learn.reference import ReferencePolicy
 from agentrl.learn.report import (
     batch_metrics,
     group_reward_metrics,
@@ -107,7 +109,8 @@ class PolicyTrainer:
     The model is made ready in place, see `prepare`; an engine is made of it before. `temperature`
     is the one the engine samples at; log-probs and entropies are those of logits / temperature.
     Where a method needs a reference policy, it is the model as it is given: the run's first policy,
-    also in a run that is resumed, because checkpoints are loaded later. What is scheduled, a
+    also in a run that is resumed, because checkpoints are loaded later; or the one of the last
+    reset. What is scheduled, a
     learning rate or a selection, goes over `steps`. `images` cuts up the images that a policy
     which sees was shown; what it and the vision tower make of a batch's images is kept up to
     `image_bytes`, in the host's memory.
@@ -172,7 +175,10 @@ class PolicyTrainer:
             config.head_chunk_tokens,
             self.ranks,
         )
-        self._reference = self._evidence.frozen(frozen) if needs_reference else None
+        self._reference = None
+        if needs_reference:
+            every = None if config.kl is None else config.kl.reset_every
+            self._reference = ReferencePolicy(self._evidence, frozen=frozen, reset_every=every)
         self._base: BaseWeights | None = None
         """Below the adapters, once somebody has asked; whole."""
         self.optimizer = AdamW(model, config.optimizer, steps=steps, on_host=config.offload)
@@ -243,6 +249,11 @@ class PolicyTrainer:
                 f"learn.proximal is {config.proximal.name}, which supports only one device, but "
                 f"there are {self.ranks.size}; choose recompute, or set learn.devices.count to 1"
             )
+        if self.ranks.size > 1 and config.kl is not None and config.kl.reset_every is not None:
+            raise ConfigError(
+                "learn.kl.reset_every is set, which supports only one device, but there are "
+                f"{self.ranks.size}; set it to null, or learn.devices.count to 1"
+            )
 
     def step(
         self,
@@ -297,6 +308,8 @@ class PolicyTrainer:
             self._update(number, part, second, tally, taught)
         self.credits = () if taught is None else taught.credits(self.ranks)
         self.version += 1
+        if self._reference is not None:
+            self._reference.on_step(version=self.version)
         metrics |= gap_metrics(tally)
         metrics |= self.anchor.on_step(active_fraction=metrics["ratio/active_fraction"])
         return metrics | {"optimizer/updates": float(self.optimizer.updates)}
@@ -362,6 +375,8 @@ class PolicyTrainer:
             ALONE.write(folder, "critic", self.critic.state())
         if anchor := self.anchor.state():
             ALONE.write(folder, self.anchor.name, anchor)
+        if self._reference is not None and (reference := self._reference.state()):
+            ALONE.write(folder, self._reference.name, reference)
 
     def read_state(self, checkpoint: Path) -> None:
         """Take over a checkpoint whose files and model were found to be right. A collective.
@@ -381,6 +396,10 @@ class PolicyTrainer:
             _check_there(checkpoint, "critic", "learn.critic")
             critic = load_file(checkpoint / "critic.safetensors")
             self.critic.check_state(critic)
+        reference = dict[str, Tensor]()
+        if self._reference is not None and self._reference.is_in(state["version"]):
+            _check_there(checkpoint, self._reference.name, "learn.kl.reset_every")
+            reference = load_file(checkpoint / f"{self._reference.name}.safetensors")
         average = dict[str, Tensor]()
         if self.ema is not None:
             _check_there(checkpoint, "ema", "learn.ema")
@@ -395,6 +414,8 @@ class PolicyTrainer:
         if self.critic is not None:
             self.critic.load_state(critic)
         self.anchor.load_state(anchor)
+        if self._reference is not None and reference:
+            self._reference.load_state(reference)
         self.version = state["version"]
         random_file = checkpoint / _random_file(self.ranks)
         if self.ranks.rank == 0:
@@ -474,7 +495,7 @@ class PolicyTrainer:
                 )
         if self._reference is not None:
             with self._fixed_weights():
-                groups = self._reference.score_reference(groups)
+                groups = self._reference.score_groups(groups)
         return batch, groups, failed
 
     def _fixed_weights(self) -> AbstractContextManager[None]:
@@ -482,9 +503,10 @@ class PolicyTrainer:
         return nullcontext() if self._images is None else self._images.fixed_weights()
 
     def _assign_credit(self, groups: Sequence[TrainingGroup]) -> list[CreditedSample]:
-        samples = [sample for group in groups for sample in group.samples]
+        samples = [(sample, at) for at, group in enumerate(groups) for sample in group.samples]
         credit = self._methods.advantage(groups)
-        return [CreditedSample(s, a) for s, a in zip(samples, credit, strict=True)]
+        check_credit([sample for sample, _ in samples], credit)
+        return [CreditedSample(s, a, at) for (s, at), a in zip(samples, credit, strict=True)]
 
     def _select_rows(self, rows: Sequence[CreditedSample]) -> list[CreditedSample]:
         for index, select in enumerate(self._methods.selections):
@@ -558,8 +580,8 @@ class PolicyTrainer:
                     total += self._pass([subset[i] for i in indices], task, trains=subset is live)
             second = [row for trajectory in unhinted for row in trajectory]
             for indices in self.ranks.plan(self._layout, second):
-                chosen = [second[i] for i in indices]
-                total += self._pass_unhinted(chosen, len(unhinted), local_metrics)
+                part = [second[i] for i in indices]
+                total += self._pass_unhinted(part, len(unhinted), local_metrics)
         tally.take(self.ranks.merge_tally(local_metrics))
         if number == 0:
             self._gap_alarm.look(tally)

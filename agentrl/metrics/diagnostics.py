@@ -17,7 +17,8 @@ Line = Mapping[str, Any]
 
 
 CHOOSE_TASKS = (
-    "Choose easier or harder tasks (curation.sampler, curation.filter), or raise rollout.group_size"
+    "Choose easier or harder tasks (curation.sampler, curation.filter), or raise "
+    "rollout.group_size; `agentrl methods --for sparse-reward` has more"
 )
 MEMORISED_LOSS = 0.01
 """Nats per token, below which a policy says its demonstrations word by word."""
@@ -54,7 +55,8 @@ def entropy_collapse(lines: Sequence[Line], limits: DiagnosticsSection) -> str |
         return None
     return (
         f"the entropy fell from {first:.3g} to {last:.3g} nats: the policy has collapsed to one "
-        "answer. Lower learn.optimizer.learning_rate, or add an entropy bonus or a KL penalty"
+        "answer. Lower learn.optimizer.learning_rate, or add an entropy bonus or a KL penalty; "
+        "`agentrl methods --for early-certainty` has more"
     )
 
 

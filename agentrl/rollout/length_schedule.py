@@ -77,14 +77,12 @@ def _cosine(cycles: float) -> float:
 
 
 def cap_orders(
-    tasks: Callable[[int], Sequence[Task | GroupRequest]],
-    schedule: LengthSchedule,
-    step: Callable[[], int],
+    tasks: Callable[[int], Sequence[Task | GroupRequest]], find_caps: Callable[[], LengthCaps]
 ) -> Callable[[int], list[GroupRequest]]:
-    """Return `tasks` as orders under the caps of the step at which each is handed out."""
+    """Return `tasks` as orders under the caps of the moment at which each is handed out."""
 
     def orders(count: int) -> list[GroupRequest]:
-        caps = schedule.find_caps(step())
+        caps = find_caps()
         return [caps.apply_to(GroupRequest.from_task(task)) for task in tasks(count)]
 
     return orders

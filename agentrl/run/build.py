@@ -37,6 +37,7 @@ from agentrl.registry import make
 from agentrl.rollout.curation.group_curation import GroupCuration
 from agentrl.rollout.drafts.runner import DraftingRunner
 from agentrl.rollout.episode import EpisodeLimits
+from agentrl.rollout.length_growth import GrowingCaps, LengthGrowth
 from agentrl.rollout.length_schedule import LengthCaps, LengthSchedule, cap_orders
 from agentrl.rollout.runner import RolloutRunner
 from agentrl.rollout.scheduler.failure_limits import FailureRateLimits
@@ -316,7 +317,7 @@ def build_length_schedule(config: RunConfig) -> LengthSchedule | None:
     section = config.rollout.schedule
     if section is None:
         return None
-    most = LengthCaps(turn_tokens=config.sampling.max_turn_tokens, turns=config.rollout.max_turns)
+    most = _full_limits(config)
     least = LengthCaps(
         turn_tokens=section.min_turn_tokens or most.turn_tokens,
         turns=section.min_turns or most.turns,
@@ -324,6 +325,24 @@ def build_length_schedule(config: RunConfig) -> LengthSchedule | None:
     return LengthSchedule(
         wave=section.wave, period_steps=section.period_steps, least=least, most=most
     )
+
+
+def build_growing_caps(config: RunConfig, saved: Mapping[str, Any] | None) -> GrowingCaps | None:
+    """Return the limits that grow, or None where none does; `saved` is their value of `growths` at
+    the checkpoint that the run goes on from."""
+    section = config.rollout.growth
+    if section is None:
+        return None
+    most = _full_limits(config)
+    least = LengthCaps(
+        turn_tokens=section.turn_tokens or most.turn_tokens, turns=section.turns or most.turns
+    )
+    growth = LengthGrowth(least=least, most=most, factor=section.factor, above=section.above)
+    return GrowingCaps(growth=growth, growths=int((saved or {}).get("growths", 0)))
+
+
+def _full_limits(config: RunConfig) -> LengthCaps:
+    return LengthCaps(turn_tokens=config.sampling.max_turn_tokens, turns=config.rollout.max_turns)
 
 
 def build_scheduler_policy(config: RunConfig) -> SchedulerPolicy:
@@ -367,6 +386,7 @@ def build_scheduler(
     trees: "BranchingTopology | None" = None,
     drafts: DraftingRunner | None = None,
     curation: GroupCuration | None = None,
+    growing: GrowingCaps | None = None,
     saved: Mapping[str, Any] | None = None,
     spans: SpanExporter | None = None,
 ) -> RolloutScheduler:
@@ -374,6 +394,7 @@ def build_scheduler(
 
     It goes on with the groups of `record`, and keeps events there. `trees` makes them branch;
     `drafts` reuse what was played before. With `curation` the tasks are those that it chooses.
+    `growing` are limits on length that grow.
     `saved` is the value of `RolloutScheduler.saved` at the checkpoint that the run goes on from.
     """
     per_step = config.rollout.tasks_per_step
@@ -391,8 +412,10 @@ def build_scheduler(
     source: Callable[[int], Sequence[Task | GroupRequest]] = (
         tasks if curation is None else curation.tasks
     )
-    if (caps := build_length_schedule(config)) is not None:
-        source = cap_orders(source, caps, lambda: rollouts.engine.version)
+    if (lengths := build_length_schedule(config)) is not None:
+        source = cap_orders(source, lambda: lengths.find_caps(rollouts.engine.version))
+    if growing is not None:
+        source = cap_orders(source, lambda: growing.caps)
     events = EventLog() if record is None else record.events
     if spans is not None:
         events.subscribe(spans)

@@ -58,6 +58,7 @@ from agentrl.metrics.writer import MetricsWriter
 from agentrl.rollout.curation.group_curation import GroupCuration
 from agentrl.rollout.curation.task_curator import CuratedBatch
 from agentrl.rollout.drafts.runner import DraftingRunner
+from agentrl.rollout.length_growth import GrowingCaps
 from agentrl.rollout.length_schedule import cap_figures
 from agentrl.rollout.runner import RolloutRunner
 from agentrl.rollout.scheduler.batch import RolloutBatch
@@ -251,6 +252,7 @@ async def _train(
                     stored=checkpoints.read(DRAFTS),
                     record=record,
                 )
+                growing = build.build_growing_caps(config, remembered.get("growth"))
                 scheduler = build.build_scheduler(
                     config,
                     rollouts,
@@ -263,6 +265,7 @@ async def _train(
                         config, rollouts, folder=folder.path, vocabulary=vocabulary, record=record
                     ),
                     drafts=drafts,
+                    growing=growing,
                     saved=remembered.get("gate"),
                     spans=spans,
                 )
@@ -282,6 +285,7 @@ async def _train(
                     credit=build.build_token_credit_log(config, folder),
                     curation=curation,
                     drafts=drafts,
+                    growing=growing,
                     watch=build.build_diagnostics(
                         config,
                         progress.say,
@@ -355,6 +359,7 @@ class TrainingLoop:
     credit: TokenCreditLog | None
     curation: GroupCuration | None
     drafts: DraftingRunner | None
+    growing: GrowingCaps | None
     watch: RunDiagnostics | None
     spans: SpanExporter | None
     position: int
@@ -466,6 +471,9 @@ class TrainingLoop:
                 groups = tuple(group.state.number for group in batch.groups)
                 if self.credit is not None:
                     self.credit.write(step, self.trainer.credits, groups=groups)
+                if self.growing is not None:
+                    orders = (group.order for group in batch.groups)
+                    self.growing.on_step(zip(orders, batch.trees, strict=True))
                 self.scheduler.events.emit(GroupsTrained(groups=groups, step=step))
 
     async def _save(self) -> None:
@@ -477,6 +485,8 @@ class TrainingLoop:
             "trace": {"bytes": trace_bytes(self.folder / TRACE_FILE)},
         }
         files = draft_files(self.drafts)
+        if self.growing is not None:
+            samplers["growth"] = {"growths": self.growing.growths}
         if self.curation is not None:
             samplers["curation"] = self.curation.saved
             files |= curation_files(self.curation)

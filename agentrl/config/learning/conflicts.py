@@ -24,7 +24,9 @@ from agentrl.config.learning.proximal import (
     RevisedEwmaProximal,
     SnapshotProximal,
 )
+from agentrl.config.learning.selection import BranchPruningSelection, PivotSelection
 from agentrl.config.learning.shaping import OverlongShaping
+from agentrl.config.section import CustomMethod
 
 if TYPE_CHECKING:
     from agentrl.config.run import RunConfig
@@ -40,6 +42,7 @@ def learning_conflicts(config: "RunConfig") -> Iterator[str]:
     yield from _check_replay(config)
     yield from _check_hint(config)
     yield from _check_overlong(config)
+    yield from _check_selection(config)
     yield from _check_votes(config)
     yield from _check_echo(config)
     yield from _check_devices(config)
@@ -156,6 +159,28 @@ def _check_hint(config: "RunConfig") -> Iterator[str]:
         )
 
 
+def _check_selection(config: "RunConfig") -> Iterator[str]:
+    advantage = config.learn.advantage
+    for selection in config.learn.selection:
+        if isinstance(selection, PivotSelection) and not isinstance(
+            advantage, McGrpoAdvantage | CustomMethod
+        ):
+            yield (
+                "learn.selection has pivot, the baseline of mc_grpo, but learn.advantage.name is "
+                f"{advantage.name}, which credits it like the others; set learn.advantage.name: "
+                "mc_grpo, or remove pivot"
+            )
+        if (
+            isinstance(selection, BranchPruningSelection)
+            and selection.width == "all"
+            and not selection.depths
+        ):
+            yield (
+                "learn.selection has branch_pruning with width all and no depths, which prunes "
+                "nothing; set width to half or extremes, or depths, to [0] for example"
+            )
+
+
 _REWARD_BLIND = {
     "sampler": ("stream", "uniform"),
     "allocation": ("fixed",),
@@ -209,6 +234,11 @@ def _check_devices(config: "RunConfig") -> Iterator[str]:
             f"learn.devices.count is {learn.devices.count}, but learn.proximal.name is "
             f"{learn.proximal.name}, which supports only one device; set learn.proximal.name: "
             "recompute, or learn.devices.count: 1"
+        )
+    if learn.devices.count > 1 and learn.kl is not None and learn.kl.reset_every is not None:
+        yield (
+            f"learn.devices.count is {learn.devices.count}, but learn.kl.reset_every supports only "
+            "one device; set learn.kl.reset_every: null, or learn.devices.count: 1"
         )
 
 

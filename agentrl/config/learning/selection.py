@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from agentrl.config.section import ConfigSection, CustomMethod
 
@@ -30,6 +30,30 @@ class OverlongSelection(ConfigSection):
     name: Literal["overlong"] = "overlong"
 
 
+class PivotSelection(ConfigSection):
+    """MC-GRPO's pivot: the trajectory whose reward is the median of its group does not train, and
+    is in no denominator. Groups have one trajectory more than train: set an odd
+    `rollout.group_size`."""
+
+    name: Literal["pivot"] = "pivot"
+
+
+class BranchPruningSelection(ConfigSection):
+    """BranchGRPO's pruning: parts of a tree keep their place in the advantages but do not train.
+    Depths are counted in branch points."""
+
+    name: Literal["branch_pruning"] = "branch_pruning"
+    width: Literal["all", "half", "extremes"] = "half"
+    """Trajectories that train after their last branch point: `all`, the better `half` of each
+    branch point, or the best and the worst of the group (`extremes`)."""
+    depths: tuple[NonNegativeInt, ...] = ()
+    """Depths that do not train at first, 0 before the first branch point, as in [0]; empty prunes
+    no depth. What comes after the last branch point of a group always trains."""
+    slide_steps: PositiveInt = 30
+    """Training steps after which `depths` move one deeper, up to the last branch point."""
+
+
 AnySelection = Annotated[
-    D3sSelection | OverlongSelection | CustomMethod, Field(discriminator="name")
+    D3sSelection | OverlongSelection | PivotSelection | BranchPruningSelection | CustomMethod,
+    Field(discriminator="name"),
 ]

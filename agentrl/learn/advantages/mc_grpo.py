@@ -20,8 +20,9 @@ def mc_grpo(
 
     MAD is the median of |R - median|. The paper has no floor and no limit: with binary rewards its
     MAD is 0 and minorities get +-1000. Of an even group the lower median is taken, so that the
-    baseline is always somebody's reward; that trajectory has an advantage of 0, and trains nothing.
-    Draw an odd number of trajectories. Source: arXiv 2601.22582.
+    baseline is always somebody's reward. That trajectory, the pivot, has an advantage of 0; with
+    the selection `pivot` it is in no denominator. Draw an odd number of trajectories.
+    Source: arXiv 2601.22582.
     """
     if not len(rewards):
         return ()

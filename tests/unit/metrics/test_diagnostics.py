@@ -5,11 +5,13 @@ instead of the best, reward ignored in `length_bias` and in `heldout_falls`, a s
 step, `stop` that only warns.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
+from agentrl.config.advice import SITUATIONS
 from agentrl.config.run import DiagnosticsSection
 from agentrl.errors import LearnError
 from agentrl.metrics.diagnostics import (
@@ -155,3 +157,9 @@ def test_a_watch_can_stop_the_run() -> None:
 
 def test_every_rule_has_a_planted_sign() -> None:
     assert RULES.keys() == SIGNS.keys()
+
+
+def test_situations_that_a_sign_names_exist() -> None:
+    texts = [diagnose(run(figures), LIMITS)[name] for name, figures in SIGNS.items()]
+    named = {*re.findall(r"agentrl methods --for ([a-z-]+)", " ".join(texts))}
+    assert {"sparse-reward", "early-certainty"} <= named <= SITUATIONS.keys()

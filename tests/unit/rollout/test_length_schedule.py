@@ -172,7 +172,7 @@ async def test_what_is_begun_at_a_step_keeps_the_caps_of_that_step(mode: Mode) -
             over_provision=1.5 if mode == "partial" else 1.0,
             concurrency=6,
         ),
-        cap_orders(tasks, waves, lambda: rollouts.engine.version),
+        cap_orders(tasks, lambda: waves.find_caps(rollouts.engine.version)),
         sampling=Sampling(),
         seed=lambda number, task, sample: derive(number, task.id, sample),
     )
@@ -200,7 +200,7 @@ def test_caps_hold_after_a_kill(tmp_path: Path) -> None:
     @dataclass
     class Short(Process):
         def orders(self, count: int) -> list[GroupRequest]:
-            return cap_orders(super().orders, waves, lambda: 0)(count)
+            return cap_orders(super().orders, lambda: waves.find_caps(0))(count)
 
     first = Short(tmp_path, CurationRules(), speak=babble, env=Endless)
     run_virtual(first.live_for(4))

@@ -388,6 +388,25 @@ def test_earlier_tasks_say_how_many_roots_begin() -> None:
     assert len(starts) == 2  # 16 * sigmoid(-2) = 1.9, and one more
 
 
+def test_only_monitoring_asks_the_task_itself() -> None:
+    """A hundred tasks of .10 at the start and .12 after tools say 8 of 16; this one, .30 and .10,
+    says 15, which one trajectory does not change in their mean."""
+    prior = ObservedSignals(root_sum=10.0, roots=100, tool_sum=12.0, tools=100)
+    roots = {}
+    for name, split in (("online", OnlineRootSplit()), ("monitored", MonitoredRootSplit())):
+        topology = balanced(16, split=split, prior=prior, rule=ArpoPaperRule(threshold=99))
+        state, starts = topology.start("task", seed=0)
+        for start in starts:
+            state = opening(topology, state, start, 0.3)
+        boundary = BranchPointReached(
+            path=(0,), turn=1, node=0, context_tokens=1, tokens=1, probe=probe(0.1)
+        )
+        state, _ = topology.reach_boundary(state, boundary)
+        state, _ = topology.finish_path(state, PathEnded(path=(0,), tokens=5))
+        roots[name] = (len(starts), state.roots)
+    assert roots == {"online": (8, 8), "monitored": (1, 15)}
+
+
 def test_premonitoring_runs_one_trajectory_alone_and_keeps_it() -> None:
     topology = balanced(
         16, rule=ArpoPaperRule(threshold=-9), split=MonitoredRootSplit(temperature=0.5, form="code")

@@ -1,0 +1,188 @@
+"""What a method cannot work with is refused at load, or fails the group, and names the key.
+
+Mutants seen caught: text read as a number; a number too large for a float; a text or a mapping
+taken for rewards; numbers off the mask looked at; another shape let through; an environment not
+asked.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from agentrl.config.learn import LearnSection
+from agentrl.config.load import load_config
+from agentrl.config.section import CustomMethod
+from agentrl.errors import ConfigError, LearnError
+from agentrl.learn.batch import TrainingBatch
+from agentrl.learn.group_reward import read_rewards, reward_groups
+from agentrl.learn.sample import TrainingGroup
+from agentrl.learn.trainer import PolicyTrainer
+from agentrl.run import build
+from tests.support.learning import model_of, trees_of
+
+SILENT: list[tuple[str, Any]] = [
+    ("learn.group_reward", {"name": "majority"}),
+    ("learn.group_reward", {"name": "dare"}),
+    ("learn.hint", {"name": "remove"}),
+    ("learn.hint", {"name": "distill"}),
+    ("learn.advantage", {"name": "milestones"}),
+    ("learn.advantage", {"name": "nudge"}),
+]
+"""Methods that need to be told something, which `Doubles` does not report."""
+
+CONFLICTS: list[tuple[dict[str, Any], str]] = [
+    ({"learn.advantage": {"name": "gae"}}, "learn.critic is null"),
+    (
+        {"learn.group_reward": {"name": "majority"}, "rollout.group_size": 1},
+        "counts the votes of a group, but rollout.group_size is 1",
+    ),
+    (
+        {"learn.group_reward": {"name": "majority"}, "curation.filter": {"name": "dapo"}},
+        "curation.filter.name is dapo, which does",
+    ),
+    (
+        {"learn.group_reward": {"name": "dare"}, "learn.reward_shaping": [{"name": "fapo"}]},
+        "learn.reward_shaping has fapo",
+    ),
+    (
+        {"learn.hint": {"name": "remove"}, "learn.correction": {"name": "none"}},
+        "set learn.correction.name: tis",
+    ),
+    (
+        {"learn.hint": {"name": "distill"}, "rollout.images": 2},
+        "set rollout.images: null, or remove learn.hint",
+    ),
+    (
+        {"learn.proximal": {"name": "snapshot"}, "learn.devices.count": 2},
+        "learn.proximal.name is snapshot, which supports only one device",
+    ),
+    (
+        {"curation.pool": {"name": "success"}, "learn.correction": {"name": "none"}},
+        "curation.pool.name is success",
+    ),
+    (
+        {"learn.advantage": {"name": "milestones"}, "rollout.group_size": 1},
+        "learn.advantage.name is milestones, which compares",
+    ),
+    (
+        {"learn.advantage": {"name": "echo", "multiplier": 1.0, "limit": 2.0}},
+        "learn.advantage.multiplier is 1.0 and learn.advantage.limit is 2.0",
+    ),
+    ({"learn.selection": [{"name": "d3s", "samples": [0.0, 1.0]}]}, "learn.selection"),
+]
+
+
+def config_file(folder: Path) -> Path:
+    file = folder / "x.yaml"
+    file.write_text('env: {id: "tests.support.tiny_run:Doubles"}\n')
+    return file
+
+
+@pytest.mark.parametrize(("key", "method"), SILENT, ids=lambda each: str(each))
+def test_a_method_is_refused_of_which_the_environment_reports_nothing(
+    tmp_path: Path, key: str, method: dict[str, Any]
+) -> None:
+    config = load_config(config_file(tmp_path), {key: method})
+    env = build.build_env_factory(config, plays=False)()
+    with pytest.raises(ConfigError) as refusal:
+        build.check_reports(config, env)
+    assert f"{key}.name is {method['name']}" in str(refusal.value)
+    assert "tests.support.tiny_run:Doubles" in str(refusal.value)
+
+
+@pytest.mark.parametrize(("keys", "says"), CONFLICTS, ids=[says for _, says in CONFLICTS])
+def test_what_a_config_cannot_meet_is_refused_at_load(
+    tmp_path: Path, keys: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        load_config(config_file(tmp_path), keys)
+    assert says in str(refusal.value)
+
+
+BAD_REWARDS: list[tuple[object, str]] = [
+    ([math.nan, 0.0], "sample 0: its reward is nan"),
+    ([0.0, math.inf], "sample 1: its reward is inf"),
+    ([0.0, -math.inf], "sample 1: its reward is -inf"),
+    ([0.0, 10**400], "sample 1: its reward is 1000"),
+    (["1.0", 0.0], "sample 0: its reward is '1.0'"),
+    ([None, 0.0], "sample 0: its reward is None"),
+    ([1.0], "1 rewards for 2 trajectories"),
+    ([1.0, 0.0, 1.0], "3 rewards for 2 trajectories"),
+    ([], "0 rewards for 2 trajectories"),
+    (None, "it returned None; return a reward per trajectory"),
+    (1.0, "it returned 1.0; return a reward per trajectory"),
+    ("10", "it returned '10'; return a reward per trajectory"),
+    ({0: 1.0, 1: 0.0}, "it returned {0: 1.0, 1: 0.0}; return a reward per trajectory"),
+]
+
+
+def groups_of_two(count: int) -> tuple[TrainingGroup, ...]:
+    return TrainingBatch.from_trees(trees_of(count, group=2)).groups
+
+
+@pytest.mark.parametrize(("returned", "says"), BAD_REWARDS, ids=[says for _, says in BAD_REWARDS])
+def test_a_group_reward_that_is_none_fails_its_group_and_no_other(returned: Any, says: str) -> None:
+    rewarded = reward_groups(
+        groups_of_two(2), lambda group: returned if group.task_id == "t0" else (1.0, 0.0)
+    )
+    assert rewarded.places == (1,)
+    (fault,) = rewarded.faults
+    assert "task 't0'" in fault
+    assert says in fault
+    with pytest.raises(LearnError, match=r"learn\.group_reward failed for all 2 groups"):
+        reward_groups(groups_of_two(2), lambda _: returned)
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [(1, 0), [True, False], np.array([1.0, 0.0]), torch.tensor([1.0, 0.0]), iter([1.0, 0.0])],
+    ids=["integers", "truth", "numpy", "torch", "an iterator"],
+)
+def test_any_numbers_are_rewards(returned: object) -> None:
+    assert read_rewards(groups_of_two(1)[0], returned) == [1.0, 0.0]
+
+
+def too_few(groups: Sequence[TrainingGroup]) -> list[np.ndarray]:
+    return [np.zeros(len(s.mask)) for group in groups for s in group.samples][:-1]
+
+
+def per_trained_token(groups: Sequence[TrainingGroup]) -> list[np.ndarray]:
+    return [np.zeros(s.sampled_tokens) for group in groups for s in group.samples]
+
+
+def not_a_number(groups: Sequence[TrainingGroup]) -> list[np.ndarray]:
+    return [np.full(len(s.mask), math.nan) for group in groups for s in group.samples]
+
+
+def unknown_off_the_mask(groups: Sequence[TrainingGroup]) -> list[np.ndarray]:
+    return [np.where(s.mask, 1.0, math.nan) for group in groups for s in group.samples]
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (too_few, "returned 5 arrays for 6 trajectories"),
+        (per_trained_token, "task 't0' sample 0: it returned an array of shape"),
+        (not_a_number, "task 't0' sample 0: the advantage of a token that trains is no finite"),
+    ],
+)
+def test_credit_of_ones_own_that_cannot_train_is_named_before_the_weights_move(
+    function: Callable[..., Any], says: str
+) -> None:
+    own = CustomMethod(function=f"tests.unit.learn.test_bad_input:{function.__name__}")
+    trainer = PolicyTrainer(model_of(), LearnSection(advantage=own), seed=0)
+    with pytest.raises(LearnError, match=r"learn\.advantage") as failure:
+        trainer.step(trees_of(3, group=2))
+    assert says in str(failure.value)
+    assert trainer.version == 0
+
+
+def test_what_stands_off_the_mask_is_nobodys_business() -> None:
+    own = CustomMethod(function="tests.unit.learn.test_bad_input:unknown_off_the_mask")
+    trainer = PolicyTrainer(model_of(), LearnSection(advantage=own), seed=0)
+    assert trainer.step(trees_of(3, group=2))["optimizer/skipped"] == 0
