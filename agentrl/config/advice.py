@@ -52,12 +52,12 @@ class TrainingSituation:
 @cache
 def read_situations() -> Mapping[str, TrainingSituation]:
     """Return the situations by their names."""
-    found: Mapping[str, Mapping[str, Any]] = yaml.safe_load(ADVICE.read_text(encoding="utf-8"))
+    found: Mapping[str, Any] = yaml.safe_load(ADVICE.read_text(encoding="utf-8"))
     return {
         name: TrainingSituation(
             meaning=each["meaning"],
             advice=tuple(
-                MethodAdvice(**{**method, "overrides": tuple(method["overrides"])})
+                MethodAdvice(overrides=tuple(method.pop("overrides")), **method)
                 for method in each["methods"]
             ),
             pages=tuple(each.get("pages", ())),

@@ -57,6 +57,7 @@ BROUGHT_BY = {
     "mcp_types": "mcp",
     "pydantic_core": "pydantic",
     "requests": "docker",
+    "urllib3": "docker",
     "typing_extensions": "pydantic",
 }
 """Modules of dependencies of what we ask for, by what brings them."""

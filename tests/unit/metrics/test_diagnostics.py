@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agentrl.config.advice import SITUATIONS
+from agentrl.config.advice import read_situations
 from agentrl.config.run import DiagnosticsSection
 from agentrl.errors import LearnError
 from agentrl.metrics.diagnostics import (
@@ -162,4 +162,4 @@ def test_every_rule_has_a_planted_sign() -> None:
 def test_situations_that_a_sign_names_exist() -> None:
     texts = [diagnose(run(figures), LIMITS)[name] for name, figures in SIGNS.items()]
     named = {*re.findall(r"agentrl methods --for ([a-z-]+)", " ".join(texts))}
-    assert {"sparse-reward", "early-certainty"} <= named <= SITUATIONS.keys()
+    assert {"sparse-reward", "early-certainty"} <= named <= read_situations().keys()
