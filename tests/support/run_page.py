@@ -68,9 +68,21 @@ def until(view: "Page", expression: str, arg: object = None) -> None:
     Playwright's own waiting evaluates text inside the page, which the page's policy forbids.
     """
     deadline = monotonic() + WAIT_MS / 1000
-    while not view.evaluate(expression, arg):
+    while not _evaluate(view, expression, arg):
         assert monotonic() < deadline, f"never came true: {expression}"
         view.wait_for_timeout(20)
+
+
+def _evaluate(view: "Page", expression: str, arg: object) -> object:
+    """Return the value of an expression; None where the page is loaded again meanwhile."""
+    from playwright.sync_api import Error
+
+    try:
+        return view.evaluate(expression, arg)
+    except Error as error:
+        if "context was destroyed" not in error.message:
+            raise
+        return None
 
 
 def text(view: "Page", selector: str) -> str:
