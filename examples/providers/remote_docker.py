@@ -19,7 +19,7 @@ from agentrl_sandbox.provider.content import compute_digest
 
 CALL_S, KEPT_BYTES = 120.0, 2**20
 KINDS: Mapping[str, ChangeKind] = {"A ": "added", "C ": "modified", "D ": "deleted"}
-KEEP_ALIVE = ("sh", "-c", "trap '' INT; while :; do sleep 3600 & wait $!; done")
+KEEP_ALIVE = ("sh", "-c", "trap '' INT; while :; do command eval 'sleep 3600 & wait $!'; done")
 # Output goes to files: what a command leaves running would hold a pipe of ours open.
 RUN = f"""
 exec 3>&1 4>&2; out=$(mktemp) err=$(mktemp)

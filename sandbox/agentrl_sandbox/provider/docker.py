@@ -76,6 +76,11 @@ class DockerContainer:
                 engine.close()
 
     @property
+    def is_stopped(self) -> bool:
+        """Whether it was removed, or is left to the reaper."""
+        return self._connection is None
+
+    @property
     def _engine(self) -> DockerEngine:
         if self._connection is None:
             raise SandboxError(f"the container {self.name} was stopped")
@@ -216,19 +221,25 @@ class DockerProvider:
             return container
 
         container = await make_in_thread(make, DockerContainer.discard)
+        self._containers = {kept for kept in self._containers if not kept.is_stopped}
         self._containers.add(container)
         return container
 
     async def close(self) -> None:
-        """Remove the containers that nobody stopped, and close the connection."""
+        """Remove the containers that nobody stopped, and close the connection.
+
+        One that cannot be removed is told when all of them were tried, and left to the reaper.
+        """
         containers, self._containers = self._containers, set()
         engine, self._engine = self._engine, None
         try:
-            for container in containers:
-                await container.stop()
+            stops = (container.stop() for container in containers)
+            ends = await asyncio.gather(*stops, return_exceptions=True)
         finally:
             if engine is not None:
                 engine.close()
+        for error in filter(None, ends):
+            raise error
 
     async def _get_engine(self) -> DockerEngine:
         if self._engine is None:

@@ -8,10 +8,12 @@ from agentrl.errors import ConfigError
 from agentrl.sandbox_provider import ContainerSpec
 from agentrl_sandbox.launch.container import OOM_SCORE, EngineMachine
 
-KEEP_ALIVE = ("sh", "-c", "trap '' INT; while :; do sleep 3600 & wait $!; done")
+KEEP_ALIVE = ("sh", "-c", "trap '' INT; while :; do command eval 'sleep 3600 & wait $!'; done")
 """Command of a container that waits; as its first process it also reaps orphans.
 
-The kernel keeps signals from it but those that a shell handles: `kill -INT 1` would end it."""
+The kernel keeps signals from it but those that a shell handles: `kill -INT 1` would end it. So
+would a `sleep` that cannot be forked, the limit of processes being reached: a shell ends by an
+error of its own, but not by one within `command eval`."""
 _PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 NETWORKS = {"none": "none", "public": "default"}
 

@@ -72,6 +72,74 @@ async def test_only_a_container_that_ran_all_along_can_be_halted() -> None:
         engine.close()
 
 
+FULL = """
+import os, time
+
+def fill():
+    try:
+        while os.fork():
+            pass
+        time.sleep(1000)
+    except OSError:
+        pass
+
+end_s = time.monotonic() + 2
+fill()
+while time.monotonic() < end_s:
+    for child in open("/proc/1/task/1/children").read().split():
+        try:
+            if open(f"/proc/{child}/cmdline").read().startswith("sleep"):
+                os.kill(int(child), 9)
+        except OSError:
+            pass
+        fill()
+"""
+"""Takes every process that a container may have, and ends those that its first one waits for."""
+
+
+async def test_a_container_outlives_a_full_limit_of_processes() -> None:
+    provider = DockerProvider()
+    try:
+        spec = ContainerSpec(image=BASE, limits=ContainerLimits(processes=32))
+        container = await provider.start(spec)
+        output = await container.exec(["python3", "-c", FULL], timeout_s=20)
+        assert output.exit_code == 0
+        await container.halt()
+        await container.resume()
+        assert (await container.exec(["true"], timeout_s=20)).exit_code == 0
+    finally:
+        await provider.close()
+
+
+async def test_a_container_that_cannot_be_removed_keeps_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    provider, engine = DockerProvider(), DockerEngine()
+    remove = DockerEngine.remove
+    stuck = ""
+
+    def remove_others(engine: DockerEngine, name: str) -> None:
+        if name == stuck:
+            raise SandboxError(f"{name} is stuck")
+        remove(engine, name)
+
+    monkeypatch.setattr(DockerEngine, "remove", remove_others)
+    try:
+        for _ in range(3):
+            await (await provider.start(ContainerSpec(image=BASE))).stop()
+        containers = [await provider.start(ContainerSpec(image=BASE)) for _ in range(3)]
+        assert provider._containers == {*containers}  # pyright: ignore[reportPrivateUsage]
+        first = next(iter(provider._containers))  # pyright: ignore[reportPrivateUsage]
+        stuck = first.name
+        with pytest.raises(SandboxError, match=f"{stuck} is stuck"):
+            await provider.close()
+        others = {container.name for container in containers} - {stuck}
+        assert [engine.process(name) for name in others] == [0, 0]
+    finally:
+        remove(engine, stuck)
+        engine.close()
+
+
 async def test_a_file_that_is_too_large_does_not_hold_its_container() -> None:
     provider = DockerProvider()
     try:
