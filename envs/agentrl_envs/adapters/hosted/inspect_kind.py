@@ -191,14 +191,15 @@ def find_blank_targets(scorers, samples, paying):
     for scorer in scorers:
         names = list_scorer_names(scorer)
         # A second one of a name is told apart by a number.
-        if paying and not re.fullmatch(rf"{re.escape(names[0].rpartition('/')[2])}\d*", paying):
+        name = names[0].rpartition("/")[2]
+        if paying and (not paying.startswith(name) or paying[len(name) :].strip(string.digits)):
             continue
-        for name in sorted({name.removeprefix("inspect_ai/") for name in names} & {*PAYS_BLANK}):
-            pays = PAYS_BLANK[name]
+        for own in sorted({one.removeprefix("inspect_ai/") for one in names} & {*PAYS_BLANK}):
+            pays = PAYS_BLANK[own]
             if blank := [sample.id for sample in samples if pays(list_targets(sample))]:
                 yield (
                     f"{len(blank)} of {len(samples)} samples (the first is {blank[0]!r}) have a "
-                    f"blank target, for which {name} pays 1 to an agent that says nothing; give "
+                    f"blank target, for which {own} pays 1 to an agent that says nothing; give "
                     "each sample its target, or the task a scorer that needs none"
                 )
 
