@@ -110,7 +110,8 @@ def test_a_methods_config_is_a_longer_quickstart_with_its_method(method: str) ->
     learn = config.learn
     chosen = (learn.advantage, learn.loss, learn.proximal, learn.correction)
     assert (*(slot.name for slot in chosen), config.rollout.branching.topology) == SOURCES[method]
-    slots = dict.fromkeys(("group_reward", "advantage", "loss", "proximal", "correction", "kl"))
+    own = ("group_reward", "advantage", "loss", "proximal", "correction", "kl", "hint")
+    slots = dict.fromkeys(own)
     one, other = plain(config), plain(base)
     for values in (one, other):
         values["learn"] |= slots
