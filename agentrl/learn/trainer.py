@@ -110,10 +110,9 @@ class PolicyTrainer:
     is the one the engine samples at; log-probs and entropies are those of logits / temperature.
     Where a method needs a reference policy, it is the model as it is given: the run's first policy,
     also in a run that is resumed, because checkpoints are loaded later; or the one of the last
-    reset. What is scheduled, a
-    learning rate or a selection, goes over `steps`. `images` cuts up the images that a policy
-    which sees was shown; what it and the vision tower make of a batch's images is kept up to
-    `image_bytes`, in the host's memory.
+    reset. What is scheduled, a learning rate or a selection, goes over `steps`. `images` cuts up
+    the images that a policy which sees was shown; what it and the vision tower make of a batch's
+    images is kept up to `image_bytes`, in the host's memory.
     """
 
     def __init__(
