@@ -53,6 +53,8 @@ class TrainingSample:
     """The critic's value of the whole context, where `truncated`."""
     returns: Float[ndarray, " tokens"] | None = None
     """Targets of the critic, to be compared with `values`."""
+    baseline: float | None = None
+    """Prediction of its reward from the group's other trajectories; see `ValueProbe`."""
     weights: Float[ndarray, " tokens"] | None = None
     """Factor on the loss of each token; None is 1 for all. No count knows of it."""
     jumps: tuple[tuple[int, int], ...] = ()

@@ -69,6 +69,7 @@ from agentrl.learn.swap import swap_weights
 from agentrl.learn.token_credit import TokenCreditCollector
 from agentrl.learn.token_logprobs import head_is_plain
 from agentrl.learn.update import PolicyGradient, StepMethods
+from agentrl.learn.value_probe import explain_rewards, probe_of
 from agentrl.metrics.accumulator import MetricAccumulator
 from agentrl.models.devices import computing_device
 from agentrl.models.folders import load_model, prepare, prepare_shards, recompute_layers
@@ -152,6 +153,7 @@ class PolicyTrainer:
         needs_reference = "reference logprobs" in self._methods.needs
         frozen = self._prepare(config, needs_reference=needs_reference)
         self.critic = critic_of(model, config, seed=derive(seed, "critic"), ranks=self.ranks)
+        self.probe = probe_of(model, config)
         self._device = computing_device(model)
         self._limit_tokens = config.micro_batch_tokens
         self._minibatches = config.minibatches
@@ -297,6 +299,8 @@ class PolicyTrainer:
         taught = TokenCreditCollector(batch, credited) if self.keeps_credit else None
         if self.critic is not None:
             tally.mean("critic/explained_variance", explained_variance(groups))
+        if self.probe is not None:
+            tally.mean("value_probe/explained_variance", explain_rewards(groups))
         unhinted = [make_unhinted_rows(row) for row in rows if row.sample.hint_coefficient]
         rows = [part for row in rows for part in rows_of(row)]
         with explain_out_of_memory(LearnError, "scoring the batch of a step", PASS_WAY_OUT):
@@ -306,6 +310,8 @@ class PolicyTrainer:
         for number, (part, second) in enumerate(parts):
             self._update(number, part, second, tally, taught)
         self.credits = () if taught is None else taught.credits(self.ranks)
+        if self.probe is not None:
+            self.probe.fit()
         self.version += 1
         if self._reference is not None:
             self._reference.on_step(version=self.version)
@@ -372,6 +378,8 @@ class PolicyTrainer:
             return
         if self.critic is not None:
             ALONE.write(folder, "critic", self.critic.state())
+        if self.probe is not None:
+            ALONE.write(folder, self.probe.name, self.probe.state())
         if anchor := self.anchor.state():
             ALONE.write(folder, self.anchor.name, anchor)
         if self._reference is not None and (reference := self._reference.state()):
@@ -395,6 +403,11 @@ class PolicyTrainer:
             _check_there(checkpoint, "critic", "learn.critic")
             critic = load_file(checkpoint / "critic.safetensors")
             self.critic.check_state(critic)
+        probe = dict[str, Tensor]()
+        if self.probe is not None:
+            _check_there(checkpoint, self.probe.name, "learn.advantage.name: poise")
+            probe = load_file(checkpoint / f"{self.probe.name}.safetensors")
+            self.probe.check_state(probe)
         reference = dict[str, Tensor]()
         if self._reference is not None and self._reference.is_in(state["version"]):
             _check_there(checkpoint, self._reference.name, "learn.kl.reset_every")
@@ -412,6 +425,8 @@ class PolicyTrainer:
         self.optimizer.load_state(moments, updates=state["updates"])
         if self.critic is not None:
             self.critic.load_state(critic)
+        if self.probe is not None:
+            self.probe.load_state(probe)
         self.anchor.load_state(anchor)
         if self._reference is not None and reference:
             self._reference.load_state(reference)
@@ -492,6 +507,8 @@ class PolicyTrainer:
                 groups = self.critic.add_values(
                     groups, self._layout, limit_tokens=self._limit_tokens
                 )
+            if self.probe is not None:
+                groups = self.probe.add_baselines(groups, self._layout)
         if self._reference is not None:
             with self._fixed_weights():
                 groups = self._reference.score_groups(groups)

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveFloat
+from pydantic import Field, PositiveFloat, PositiveInt
 
 from agentrl.config.section import ConfigSection, CustomMethod
 
@@ -260,6 +260,23 @@ class GapoAdvantage(ConfigSection):
     """Advantage in a group of one trajectory: zero or the raw reward."""
 
 
+class PoiseAdvantage(ConfigSection):
+    """After POISE: reward minus a baseline that is read off the policy's hidden states on the other
+    trajectories of the group. A ridge regression predicts rewards from them; made for
+    `rollout.group_size: 2`."""
+
+    name: Literal["poise"] = "poise"
+    layer: PositiveInt | None = None
+    """Layer whose outputs are read, counted from 1; null takes the one at 0.6 of the depth."""
+    tokens: PositiveInt = 10
+    """Number of tokens over which hidden states are averaged: at the end of the prompt, and at the
+    end of the trajectory."""
+    penalty: PositiveFloat = 0.01
+    """Penalty of the ridge regression, on standardised features."""
+    buffer_steps: PositiveInt = 8
+    """Number of the latest steps whose trajectories the regression is fitted to."""
+
+
 class XrpoAdvantage(GroupScore):
     """GRPO with XRPO's novelty sharpening: unlikely correct trajectories get a bonus."""
 
@@ -288,6 +305,7 @@ AnyAdvantage = Annotated[
     | NudgeAdvantage
     | McGrpoAdvantage
     | GapoAdvantage
+    | PoiseAdvantage
     | XrpoAdvantage
     | ArpoAdvantage
     | AepoAdvantage

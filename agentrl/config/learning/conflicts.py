@@ -12,6 +12,7 @@ from agentrl.config.learning.advantage import (
     McGrpoAdvantage,
     MilestonesAdvantage,
     NudgeAdvantage,
+    PoiseAdvantage,
 )
 from agentrl.config.learning.correction import NoCorrection
 from agentrl.config.learning.group_reward import VOTES
@@ -39,6 +40,7 @@ def learning_conflicts(config: "RunConfig") -> Iterator[str]:
     yield from _check_kl(config)
     yield from _check_loss(config)
     yield from _check_critic(config)
+    yield from _check_probe(config)
     yield from _check_replay(config)
     yield from _check_hint(config)
     yield from _check_overlong(config)
@@ -54,7 +56,12 @@ def _check_group_size(config: "RunConfig") -> Iterator[str]:
     if config.rollout.group_size > 1 or isinstance(allocation, DarsAllocation):
         return
     compares = isinstance(
-        advantage, McGrpoAdvantage | BranchGrpoAdvantage | MilestonesAdvantage | NudgeAdvantage
+        advantage,
+        McGrpoAdvantage
+        | BranchGrpoAdvantage
+        | MilestonesAdvantage
+        | NudgeAdvantage
+        | PoiseAdvantage,
     )
     raw = getattr(advantage, "singleton", None)
     # GiGPO also compares turns with each other, those of one trajectory too.
@@ -122,6 +129,30 @@ def _check_critic(config: "RunConfig") -> Iterator[str]:
         yield (
             "learn.advantage.name is gae, which needs the values of a critic, but learn.critic is "
             "null; set learn.critic, for example to {} for its defaults"
+        )
+
+
+def _check_probe(config: "RunConfig") -> Iterator[str]:
+    advantage, learn = config.learn.advantage, config.learn
+    if not isinstance(advantage, PoiseAdvantage):
+        return
+    if learn.devices.count > 1:
+        yield (
+            "learn.advantage.name is poise, whose regression supports only one device, but "
+            f"learn.devices.count is {learn.devices.count}; set it to 1, or choose another method"
+        )
+    topology = config.rollout.branching.topology
+    if topology != "none":
+        yield (
+            f"learn.advantage.name is poise and rollout.branching.topology is {topology}, whose "
+            "trajectories share sampled tokens: a baseline made of one would depend on the tokens "
+            "of another; set rollout.branching.topology: none, or choose arpo or aepo"
+        )
+    shape = config.policy.make
+    if shape and advantage.layer is not None and advantage.layer > shape.layers:
+        yield (
+            f"learn.advantage.layer is {advantage.layer}, but policy.make.layers is "
+            f"{shape.layers}; name one of these layers, or set it to null"
         )
 
 
