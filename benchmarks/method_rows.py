@@ -143,6 +143,7 @@ ROWS: Mapping[str, MethodRow] = {
     "advantage.nudge": _advantage("nudged", "nudge"),
     "advantage.mc_grpo": _advantage("pairs", "mc_grpo"),
     "advantage.gapo": _advantage("noisy", "gapo"),
+    "advantage.poise": _advantage("pairs", "poise"),
     "advantage.xrpo": _advantage("sparse", "xrpo"),
     "advantage.echo": _advantage("fresh", "echo"),
     "advantage.arpo": _row(

@@ -29,16 +29,20 @@ from agentrl.models.devices import computing_device
 DEPTH = 0.6
 """Part of the model's depth at which hidden states are read by default; the paper reads layer 19 of
 36 and of 28."""
+PENALTIES = tuple(10.0**power for power in range(-2, 6))
+"""Penalties to choose from, in ascending order. 0.01 is the paper's, which has thousands of
+trajectories per fit; the largest leaves little but the mean of the targets."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RidgeRegression:
-    """A linear prediction from standardised features, cut to the range of its targets."""
+    """Linear predictions from standardised features, one for each of several penalties, cut to the
+    range of the targets."""
 
     centre: Float[ndarray, " features"]
     scale: Float[ndarray, " features"]
     """Standard deviations; 1 where a feature is constant."""
-    weights: Float[ndarray, " features"]
+    weights: Float[ndarray, "features penalties"]
     intercept: float
     low: float
     high: float
@@ -48,26 +52,21 @@ class RidgeRegression:
         cls,
         features: Float[ndarray, "pairs features"],
         targets: Float[ndarray, " pairs"],
-        *,
-        penalty: float,
+        penalties: Sequence[float],
     ) -> "RidgeRegression":
-        """Return the w that minimises |y - Xw|^2 + penalty |w|^2 over centred targets."""
+        """Return the w that minimise |y - Xw|^2 + penalty |w|^2 over centred targets."""
         centre, spread = features.mean(axis=0), features.std(axis=0)
         scale = np.where(spread > 0, spread, 1.0)
-        x, intercept = (features - centre) / scale, float(targets.mean())
-        y = targets - intercept
-        pairs, width = x.shape
-        # Both forms give the same weights; the smaller system is solved.
-        if pairs < width:
-            weights = x.T @ np.linalg.solve(x @ x.T + penalty * np.eye(pairs), y)
-        else:
-            weights = np.linalg.solve(x.T @ x + penalty * np.eye(width), x.T @ y)
+        intercept = float(targets.mean())
+        u, s, v = np.linalg.svd((features - centre) / scale, full_matrices=False)
+        along = s * (u.T @ (targets - intercept))
+        weights = v.T @ (along[:, None] / (s[:, None] ** 2 + np.asarray(penalties)))
         return cls(centre, scale, weights, intercept, float(targets.min()), float(targets.max()))
 
-    def predict(self, features: Float[ndarray, " features"]) -> float:
-        """Return the prediction for one trajectory."""
-        value = ((features - self.centre) / self.scale) @ self.weights + self.intercept
-        return float(np.clip(value, self.low, self.high))
+    def predict(self, features: Float[ndarray, "*_ features"]) -> Float[ndarray, "*_ penalties"]:
+        """Return the predictions for one trajectory, or for several."""
+        values = ((features - self.centre) / self.scale) @ self.weights + self.intercept
+        return np.clip(values, self.low, self.high)
 
 
 class ValueProbe:
@@ -76,8 +75,10 @@ class ValueProbe:
     Features of a trajectory: the mean hidden state of one layer over the last tokens of the prompt,
     the same over the last sampled tokens, and mean, maximum and deviation of its tokens' entropies.
     Before the first fit the baseline is the mean reward of the batch's other trajectories. That of
-    a trajectory without another in its group is the mean reward of the latest steps. Source: POISE
-    (arXiv 2605.07579), whose three entropy statistics are not published.
+    a trajectory without another in its group is the mean reward of the latest steps. Without a
+    fixed penalty, that of `PENALTIES` is taken which predicted the latest steps best before it was
+    fitted to them. Source: POISE (arXiv 2605.07579), whose three entropy statistics are not
+    published.
     """
 
     name = "value_probe"
@@ -86,9 +87,12 @@ class ValueProbe:
         self._model = model
         self._layer = find_layer(model, section.layer)
         self._tokens = section.tokens
-        self._penalty = section.penalty
+        self._penalties = PENALTIES if section.penalty is None else (section.penalty,)
         self._steps: deque[tuple[ndarray, ndarray]] = deque(maxlen=section.buffer_steps)
         """Features and targets of each of the latest steps."""
+        self._errors: deque[ndarray] = deque(maxlen=section.buffer_steps)
+        """Mean squared error of each penalty's predictions for the targets of the latest steps,
+        which they were not fitted to."""
         self._regression: RidgeRegression | None = None
         self._latest: tuple[ndarray, ndarray] | None = None
 
@@ -127,12 +131,25 @@ class ValueProbe:
         """Fit the regression to the latest steps and the batch that got baselines last."""
         if self._latest is None:
             return
+        vectors, targets = self._latest
+        if self._regression is not None:
+            apart = self._regression.predict(vectors) - targets[:, None]
+            self._errors.append((apart**2).mean(axis=0))
         self._steps.append(self._latest)
         self._latest = None
-        features, targets = (np.concatenate(each) for each in zip(*self._steps, strict=True))
-        self._regression = RidgeRegression.fit(
-            features.astype(np.float64), targets, penalty=self._penalty
-        )
+        vectors, targets = (np.concatenate(each) for each in zip(*self._steps, strict=True))
+        self._regression = RidgeRegression.fit(vectors.astype(np.float64), targets, self._penalties)
+
+    @property
+    def penalty(self) -> float:
+        """Penalty with the least error of late; the largest before there is any."""
+        return self._penalties[self._choice]
+
+    @property
+    def _choice(self) -> int:
+        if not self._errors:
+            return len(self._penalties) - 1
+        return int(np.argmin(np.mean(self._errors, axis=0)))
 
     def state(self) -> dict[str, Tensor]:
         """Return the latest steps and the regression, by name; no regression before a fit."""
@@ -142,6 +159,8 @@ class ValueProbe:
         for step, (features, targets) in enumerate(self._steps):
             state[f"features.{step}"] = torch.from_numpy(features)
             state[f"targets.{step}"] = torch.from_numpy(targets)
+        if self._errors:
+            state["errors"] = torch.from_numpy(np.stack(self._errors))
         regression = self._regression
         for name in ("centre", "scale", "weights"):
             state[name] = torch.from_numpy(getattr(regression, name))
@@ -149,23 +168,28 @@ class ValueProbe:
         return state | {"numbers": torch.tensor(numbers, dtype=torch.float64)}
 
     def check_state(self, state: Mapping[str, Tensor]) -> None:
-        """Raise `ConfigError` for the state of a model of another width."""
+        """Raise `ConfigError` for the state of a regression of another shape."""
         width = 2 * self._model.config.get_text_config().hidden_size + 3
-        if "weights" in state and len(state["weights"]) != width:
+        shape = [width, len(self._penalties)]
+        if "weights" in state and list(state["weights"].shape) != shape:
             raise ConfigError(
-                f"the regression of learn.advantage poise has {width} features, but the saved one "
-                f"has {len(state['weights'])}; resume with the run's original policy"
+                f"the regression of learn.advantage poise has {shape} features and penalties, but "
+                f"the saved one has {list(state['weights'].shape)}; resume with the run's original "
+                "learn.advantage.penalty and policy"
             )
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Take over what `state` returned."""
         self._steps.clear()
+        self._errors.clear()
         self._latest = self._regression = None
         if "weights" not in state:
             return
         for step in range(int(state["steps"])):
             pair = (state[f"features.{step}"].numpy(), state[f"targets.{step}"].numpy())
             self._steps.append(pair)
+        if "errors" in state:
+            self._errors.extend(state["errors"].numpy())
         centre, scale, weights = (state[n].numpy() for n in ("centre", "scale", "weights"))
         intercept, low, high = state["numbers"].tolist()
         self._regression = RidgeRegression(centre, scale, weights, intercept, low, high)
@@ -173,13 +197,15 @@ class ValueProbe:
     def _cross(
         self, groups: Sequence[TrainingGroup], features: Sequence[ndarray | None]
     ) -> list[float]:
-        regression, rest = self._regression, iter(features)
+        regression, choice, rest = self._regression, self._choice, iter(features)
         assert regression is not None
         alone = float(np.concatenate([targets for _, targets in self._steps]).mean())
         baselines: list[float] = []
         for group in groups:
             vectors = [next(rest) for _ in group.samples]
-            predictions = [None if x is None else regression.predict(x) for x in vectors]
+            predictions = [
+                None if x is None else float(regression.predict(x)[choice]) for x in vectors
+            ]
             baselines += cross_predictions(predictions, alone=alone)
         return baselines
 

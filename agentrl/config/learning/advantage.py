@@ -271,8 +271,9 @@ class PoiseAdvantage(ConfigSection):
     tokens: PositiveInt = 10
     """Number of tokens over which hidden states are averaged: at the end of the prompt, and at the
     end of the trajectory."""
-    penalty: PositiveFloat = 0.01
-    """Penalty of the ridge regression, on standardised features."""
+    penalty: PositiveFloat | None = None
+    """Penalty of the ridge regression, on standardised features; null takes the one that
+    predicted the latest steps best. The paper has 0.01, for thousands of trajectories per fit."""
     buffer_steps: PositiveInt = 8
     """Number of the latest steps whose trajectories the regression is fitted to."""
 

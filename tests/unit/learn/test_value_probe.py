@@ -26,6 +26,7 @@ from agentrl.learn.sample import TrainingGroup, TrainingSample, groups_of
 from agentrl.learn.token_logprobs import decoder
 from agentrl.learn.trainer import PolicyTrainer
 from agentrl.learn.value_probe import (
+    PENALTIES,
     RidgeRegression,
     ValueProbe,
     explain_rewards,
@@ -93,16 +94,20 @@ def test_a_baseline_does_not_depend_on_its_own_trajectory(
     assert cross_rewards(changed)[i] == cross_rewards(predictions)[i]
 
 
+def fit(features: ndarray, targets: ndarray, *penalties: float) -> RidgeRegression:
+    return RidgeRegression.fit(features, targets, penalties)
+
+
 def test_ridge_golden() -> None:
     x, y = np.array([[0.0], [1.0]]), np.array([0.0, 1.0])
-    assert RidgeRegression.fit(x, y, penalty=1e-12).predict(np.array([0.5])) == pytest.approx(0.5)
-    # Standardised to -1 and 1: w = 2 * 0.5 / (2 + penalty).
-    fitted = RidgeRegression.fit(x, y, penalty=2.0)
-    assert fitted.predict(np.array([1.0])) == pytest.approx(0.75)
-    assert fitted.predict(np.array([0.75])) == pytest.approx(0.625)
+    # Standardised to -1 and 1: w = 1 / (2 + penalty).
+    fitted = fit(x, y, 1e-12, 2.0)
+    assert fitted.predict(np.array([0.5])).tolist() == pytest.approx([0.5, 0.5])
+    assert fitted.predict(np.array([1.0])).tolist() == pytest.approx([1.0, 0.75])
+    assert fitted.predict(np.array([[0.75], [0.0]]))[:, 1].tolist() == pytest.approx([0.625, 0.25])
     # Cut to what was seen.
-    loose = RidgeRegression.fit(x, y, penalty=1e-12)
-    assert (loose.predict(np.array([5.0])), loose.predict(np.array([-5.0]))) == (1.0, 0.0)
+    assert fitted.predict(np.array([9.0])).tolist() == [1.0, 1.0]
+    assert fitted.predict(np.array([-9.0])).tolist() == [0.0, 0.0]
 
 
 @pytest.mark.parametrize(("pairs", "width"), [(4, 9), (9, 4)])
@@ -111,13 +116,40 @@ def test_ridge_solves_its_normal_equations(pairs: int, width: int) -> None:
     features = random.standard_normal((pairs, width)) * 3 + 5
     features[:, 0] = 7.0  # constant: it must not divide by 0
     targets = random.standard_normal(pairs)
-    fitted = RidgeRegression.fit(features, targets, penalty=0.5)
-    x = (features - features.mean(axis=0)) / np.where(
-        features.std(axis=0) > 0, features.std(axis=0), 1
-    )
-    expected = np.linalg.inv(x.T @ x + 0.5 * np.eye(width)) @ x.T @ (targets - targets.mean())
-    np.testing.assert_allclose(fitted.weights, expected, atol=1e-10)
-    assert fitted.weights[0] == 0.0
+    fitted = fit(features, targets, 0.5, 20.0)
+    spread = features.std(axis=0)
+    x = (features - features.mean(axis=0)) / np.where(spread > 0, spread, 1)
+    for column, penalty in enumerate((0.5, 20.0)):
+        inverse = np.linalg.inv(x.T @ x + penalty * np.eye(width))
+        expected = inverse @ x.T @ (targets - targets.mean())
+        np.testing.assert_allclose(fitted.weights[:, column], expected, atol=1e-10)
+    np.testing.assert_allclose(fitted.weights[0], 0.0, atol=1e-12)
+
+
+def test_the_penalty_is_the_one_that_predicted_best() -> None:
+    """States tell the rewards of one; those of the other are noise, and the mean is best."""
+    probes = [probe_of(trainer_of()) for _ in range(2)]
+    trainer = trainer_of()
+    random = np.random.default_rng(0)
+    for seed in range(6):
+        groups = scored(trainer, seed=seed)
+        for probe, told in zip(probes, (True, False), strict=True):
+            assert seed or probe.penalty == PENALTIES[-1]
+            rewards = {group.task_id: float(i) for i, group in enumerate(groups)}
+            paid = [
+                replace(
+                    group,
+                    samples=tuple(
+                        replace(s, reward=rewards[s.task_id] if told else random.standard_normal())
+                        for s in group.samples
+                    ),
+                )
+                for group in groups
+            ]
+            probe.add_baselines(paid, LAYOUT)
+            probe.fit()
+    assert probes[0].penalty < probes[1].penalty
+    assert probe_of(trainer_of(penalty=3.0)).penalty == 3.0
 
 
 def test_places_of_the_states() -> None:
@@ -254,8 +286,8 @@ def test_a_checkpoint_of_another_method_is_refused(tmp_path: Path) -> None:
         ConfigError, match=r"without value_probe, but .* learn.advantage.name: poise"
     ):
         load(made, trainer_of())
-    state = {"weights": torch.zeros(7), "steps": torch.tensor(1)}
-    with pytest.raises(ConfigError, match="has 35 features, but the saved one has 7"):
+    state = {"weights": torch.zeros(7, 8), "steps": torch.tensor(1)}
+    with pytest.raises(ConfigError, match=r"has \[35, 8\] .*, but the saved one has \[7, 8\]"):
         probe_of(trainer_of()).check_state(state)
 
 
