@@ -437,6 +437,7 @@ ALONE = {
     "echo": True,
     "milestones": True,
     "nudge": True,
+    "poise": True,
     # Turns of one trajectory, returns, and values of a critic.
     "gigpo": False,
     "reinforce_pp": False,
@@ -454,7 +455,7 @@ def test_a_group_of_one_has_nobody_to_be_compared_with(tmp_path: Path, name: str
     said = refusal(tmp_path, MINIMAL, keys)
     assert f"rollout.group_size is 1 and learn.advantage.name is {name}, which compares" in said
     assert "Raise rollout.group_size, to 8" in said
-    if name in ("mc_grpo", "branch_grpo", "milestones", "nudge"):
+    if name in ("mc_grpo", "branch_grpo", "milestones", "nudge", "poise"):
         assert "singleton" not in said
         return
     assert load_config(write(tmp_path, MINIMAL), [*keys, "learn.advantage.singleton=raw"])

@@ -48,6 +48,7 @@ REFUSED: Mapping[str, str] = {
 UNEQUAL: Mapping[str, str] = {
     "segment_reinforce": "plain REINFORCE compares with nothing",
     "gae": "compares with the critic's values, which here are not the rewards",
+    "poise": "compares with predictions, which here are not the rewards",
     "ui_s1 episode_term: row_reward": "compares turns, and of two turns one is paid",
     "tree_grpo singleton: raw": "a tree of one trajectory keeps its reward, if that is asked for",
 }
@@ -160,6 +161,7 @@ def evident(sample: TrainingSample) -> TrainingSample:
         proximal=numbers(-0.2),
         reference=numbers(-0.3),
         values=numbers(0.05),
+        baseline=0.05,
         returns=numbers(0.04),
     )
 
