@@ -1,6 +1,9 @@
 """POISE's baselines: golden numbers, what they may not depend on, and the probe in a trainer.
 
-Mutants seen caught: MUTANTS
+Mutants seen caught: own prediction or own reward in the mean; baseline added; places one off, or
+the first sampled for the last; singular values not squared; not standardised; not cut; the worst
+penalty; a batch fitted twice; layer one off; errors or the rest not restored; the first batch
+without baselines; minimum for maximum; never fitted.
 """
 
 from collections.abc import Sequence
@@ -14,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy import ndarray
 
-from agentrl.config.learn import AdamWSection, LearnSection
+from agentrl.config.learn import AdamWSection, LayoutName, LearnSection
 from agentrl.config.learning.advantage import GrpoAdvantage, PoiseAdvantage
 from agentrl.config.load import load_config
 from agentrl.errors import ConfigError, LearnError
@@ -182,7 +185,7 @@ def reference_features(trainer: PolicyTrainer, sample: TrainingSample, *, tokens
 
 
 @pytest.mark.parametrize("layout", list(LAYOUTS))
-def test_features_are_those_of_each_trajectory_alone(layout: str) -> None:
+def test_features_are_those_of_each_trajectory_alone(layout: LayoutName) -> None:
     trainer = trainer_of(tokens=2, layer=1)
     probe, groups = probe_of(trainer), scored(trainer)
     probe.add_baselines(groups, LAYOUTS[layout](64, None, None))
@@ -269,13 +272,19 @@ def test_explained_variance_golden() -> None:
 
 def test_a_resumed_run_goes_on_with_the_same_baselines(tmp_path: Path) -> None:
     trainer = trainer_of()
-    trainer.step(trees_of(gap=0.5))
+    for version in range(2):
+        trainer.step(trees_of(gap=0.5, seed=version, version=version))
     made = save(tmp_path, trainer)
     resumed = trainer_of()
     load(made, resumed)
+    before = probe_of(trainer).state()
+    assert "errors" in before
+    for name, value in probe_of(resumed).state().items():
+        assert torch.equal(value, before.pop(name))
+    assert not before
     first = baselines(probe_of(trainer).add_baselines(scored(trainer), LAYOUT))
     assert baselines(probe_of(resumed).add_baselines(scored(trainer), LAYOUT)) == first
-    assert trainer.step(trees_of(seed=2, version=1)) == resumed.step(trees_of(seed=2, version=1))
+    assert trainer.step(trees_of(seed=2, version=2)) == resumed.step(trees_of(seed=2, version=2))
 
 
 def test_a_checkpoint_of_another_method_is_refused(tmp_path: Path) -> None:
