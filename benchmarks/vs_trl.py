@@ -165,13 +165,13 @@ def compare(bench: Benchmark, chosen: argparse.Namespace) -> None:
     if chosen.model is None:
         compare_made(bench, chosen, programs, folder)
     else:
-        compare_released(bench, chosen.model, programs, folder)
+        compare_released(bench, chosen.model, programs, folder, groups=chosen.groups)
     bench.notes.append(f"allocator of all: {allocator or 'the system'}")
     bench.notes.append(f"agentrl: torch {metadata.version('torch')}; TRL: {', '.join(VERSIONS)}")
 
 
 def compare_released(
-    bench: Benchmark, model: Path, programs: Mapping[str, Program], folder: Path
+    bench: Benchmark, model: Path, programs: Mapping[str, Program], folder: Path, *, groups: int
 ) -> None:
     """Measure the multi-turn task with a released model."""
     first = released_policy(folder / model.name, model, chat_template(KEPT / "trl"))
@@ -189,6 +189,7 @@ def compare_released(
         completion_tokens=192,
         learning_rate=2e-5,
         peer_rows=PEER_ROWS,
+        groups=groups,
     )
     check_agreement(bench, programs, setup)
     limited = replace(programs[OURS], limit_tokens=RELEASED_GROUP_TOKENS)
@@ -257,6 +258,13 @@ def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument(
         "--model", type=Path, metavar="FOLDER", help="a released model, such as SmolLM2's"
+    )
+    arguments.add_argument(
+        "--groups",
+        type=int,
+        default=8,
+        help="groups of eight games a step with a released model (default 8); of SmolLM2-135M, a "
+        "step of TRL's takes about 25 minutes of one core with eight",
     )
     arguments.add_argument("--seed", type=int, default=0, help="of the games (default 0)")
     arguments.add_argument(
