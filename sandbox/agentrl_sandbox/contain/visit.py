@@ -64,6 +64,7 @@ def _execute(plan: dict[str, Any]) -> NoReturn:
 def _become_command(plan: dict[str, Any]) -> NoReturn:
     code = 126
     try:
+        kernel.set_dumpable(False)
         os.setsid()
         uid, gid, groups, home = find_user(plan["user"])
         env = {"HOME": home, **plan["env"]}
