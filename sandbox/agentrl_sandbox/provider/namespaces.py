@@ -322,11 +322,10 @@ class NamespaceProvider:
     Args:
         roots: A tar archive or a folder of a root file system, by the name that `FROM` gives it.
         cache: Folder of layers and containers.
-        images: Number of built images that are kept.
         output_bytes: Length of stdout and of stderr of a command that is kept.
 
     Raises:
-        ConfigError: This user may not map ids, a root is not there, or `images` is below 1.
+        ConfigError: This user may not map ids, or a root is not there.
     """
 
     def __init__(
@@ -334,11 +333,8 @@ class NamespaceProvider:
         *,
         roots: Mapping[str, str],
         cache: str = "/var/cache/agentrl",
-        images: int = 64,
         output_bytes: int = 2**20,
     ) -> None:
-        if images < 1:
-            raise ConfigError(f"images must be at least 1, got {images}; 64 is the default")
         if not gives_ids(Path("/proc/self/uid_map").read_text(), os.geteuid()):
             raise ConfigError(
                 "containers without an engine need root, who maps their users; run as root, or use "
@@ -347,7 +343,7 @@ class NamespaceProvider:
         for name, path in roots.items():
             if not Path(path).exists():
                 raise ConfigError(f"roots: {name} is {path!r}, which is not there")
-        self._roots, self._images, self._output_bytes = dict(roots), images, output_bytes
+        self._roots, self._output_bytes = dict(roots), output_bytes
         self._cache = Path(cache)
         self._builds = asyncio.Lock()
         self._containers: set[NamespaceContainer] = set()
