@@ -134,8 +134,9 @@ def _become_first(plan: dict[str, Any], made: int) -> NoReturn:
         kernel.leave_keyring()
         kernel.drop_capabilities(keep=CAPABILITIES)
         kernel.set_dumpable(False)
-        if (program := seccomp.build()) is not None:
-            kernel.install_filter(program)
+        if (program := seccomp.build(in_container=True)) is None:
+            raise OSError(f"there is no filter of system calls for {os.uname().machine}")
+        kernel.install_filter(program)
         os.write(made, b"y")
         null = os.open("/dev/null", os.O_RDWR)
         for fd in (0, 1, 2):

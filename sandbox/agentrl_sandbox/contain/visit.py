@@ -76,8 +76,9 @@ def _become_command(plan: dict[str, Any]) -> NoReturn:
         os.setgroups(groups)
         os.setresgid(gid, gid, gid)
         os.setresuid(uid, uid, uid)
-        if (program := seccomp.build()) is not None:
-            kernel.install_filter(program)
+        if (program := seccomp.build(in_container=True)) is None:
+            raise OSError(f"there is no filter of system calls for {os.uname().machine}")
+        kernel.install_filter(program)
         for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))
