@@ -5,6 +5,7 @@ container's processes, where nothing of its files but archives is read: no modul
 """
 
 import importlib.machinery
+import io
 import json
 import os
 import resource
@@ -167,11 +168,12 @@ def _get(plan: dict[str, Any]) -> int:
     return 0
 
 
-class _BoundedWriter:
+class _BoundedWriter(io.RawIOBase):
     def __init__(self, max_bytes: int) -> None:
+        super().__init__()
         self._left = max_bytes
 
-    def write(self, data: bytes) -> int:
+    def write(self, data: Any) -> int:
         self._left -= len(data)
         if self._left < 0:
             raise BufferError

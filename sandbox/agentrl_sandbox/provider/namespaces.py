@@ -2,12 +2,16 @@
 
 import asyncio
 import fcntl
+import hashlib
 import io
 import json
 import os
 import secrets
+import select
 import selectors
 import shutil
+import signal
+import stat
 import subprocess
 import sys
 import tarfile
@@ -233,7 +237,7 @@ class NamespaceContainer:
                 return
             for pid in marked:
                 with suppress(ProcessLookupError):
-                    os.kill(pid, 9)
+                    os.kill(pid, signal.SIGKILL)
             time.sleep(0.01)
 
     async def put(self, archive: bytes, directory: str = "/") -> None:
@@ -287,8 +291,6 @@ class NamespaceContainer:
         await run_in_thread(self._kill_all)
 
     def _kill_all(self) -> None:
-        import signal
-
         signal.pidfd_send_signal(self._init_fd, signal.SIGKILL)
         deadline_s = time.monotonic() + _KILL_S
         # The kernel lets go of the first process after every other one.
@@ -353,7 +355,8 @@ class NamespaceProvider:
         if network not in ("none", "host"):
             raise ConfigError(f"build network must be none or host, got {network!r}")
         file = Path(directory, "Dockerfile")
-        instructions = parse_dockerfile(file.read_text(), str(file))
+        text = await run_in_thread(file.read_text)
+        instructions = parse_dockerfile(text, str(file))
         async with self._builds:
             try:
                 async with asyncio.timeout(timeout_s):
@@ -426,7 +429,12 @@ class NamespaceProvider:
             os.utime(record)
         except FileNotFoundError:
             return None
-        return LayeredImage(**{**values, "layers": tuple(values["layers"])})
+        return LayeredImage(
+            layers=tuple(values["layers"]),
+            env=values["env"],
+            workdir=values["workdir"],
+            user=values["user"],
+        )
 
     def _record(self, name: str, image: LayeredImage) -> None:
         path = self._cache / "images" / name
@@ -629,8 +637,8 @@ def find_changes(upper: Path, layers: Sequence[Path]) -> list[FileChange]:
                 folders = _list_merged(there) if is_there else []
                 if _is_opaque(entry.path):
                     names = {name for place in folders for name in os.listdir(place)}
-                    for name in sorted(names - set(os.listdir(entry.path))):
-                        changes.append(FileChange(f"{path}/{name}", "deleted"))
+                    gone = sorted(names - set(os.listdir(entry.path)))
+                    changes += [FileChange(f"{path}/{name}", "deleted") for name in gone]
                 walk(Path(entry.path), folders)
 
     walk(upper, list(layers))
@@ -650,8 +658,6 @@ def _list_merged(places: Sequence[Path]) -> list[Path]:
 
 
 def _is_whiteout(status: os.stat_result) -> bool:
-    import stat
-
     return stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
 
 
@@ -663,8 +669,6 @@ def _is_opaque(path: str) -> bool:
 
 
 def _digest(*texts: str) -> str:
-    import hashlib
-
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:32]
 
 
@@ -714,8 +718,6 @@ def _read_environ(pid: int) -> list[bytes]:
 
 
 def _is_readable(fd: int) -> bool:
-    import select
-
     return bool(select.select([fd], [], [], 0)[0])
 
 
