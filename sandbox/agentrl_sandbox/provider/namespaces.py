@@ -638,7 +638,7 @@ def find_changes(upper: Path, layers: Sequence[Path]) -> list[FileChange]:
                 if _is_opaque(entry.path):
                     names = {name for place in folders for name in os.listdir(place)}
                     gone = sorted(names - set(os.listdir(entry.path)))
-                    changes += [FileChange(f"{path}/{name}", "deleted") for name in gone]
+                    changes.extend(FileChange(f"{path}/{name}", "deleted") for name in gone)
                 walk(Path(entry.path), folders)
 
     walk(upper, list(layers))
