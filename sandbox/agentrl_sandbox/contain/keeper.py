@@ -74,15 +74,19 @@ def _keep(plan: dict[str, Any]) -> NoReturn:
     }
     text = ",".join(f"{key}={value}" for key, value in options.items()) + ",userxattr"
     kernel.mount("overlay", ROOT, "overlay", kernel.MS_NOSUID | kernel.MS_NODEV, text)
-    print("ready", flush=True)
+    _answer("ready")
     pid = 0
     for line in sys.stdin:
         if line == "start\n":
             pid = _start(plan)
-            print(pid, flush=True)
+            _answer(f"{pid}")
     if pid:
         os.kill(pid, signal.SIGKILL)
     os._exit(0)
+
+
+def _answer(text: str) -> None:
+    os.write(1, f"{text}\n".encode())
 
 
 def _start(plan: dict[str, Any]) -> int:
