@@ -136,6 +136,7 @@ def _enter_files(keeper_pid: int) -> None:
         os.chroot(keeper.ROOT)
         os.chdir("/")
         keeper.enter_users(users.fileno())
+    kernel.die_with_parent(signal.SIGKILL)  # of whom a change of the user id makes us forget
     os.umask(0o022)
     signal.alarm(_ARCHIVE_S)
 

@@ -1,47 +1,56 @@
-"""Containers without an engine keep the contract; what is inside gets no right over this machine.
+"""Containers without an engine keep the contract; inside is no right over this machine."""
 
-The engine is only asked for a root file system, once.
-"""
-
-import subprocess
+import os
+import tarfile
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from agentrl.errors import ConfigError, SandboxError
 from agentrl.sandbox_provider import ContainerLimits, ContainerSpec
 from agentrl.testing import check_provider
 from agentrl_sandbox.provider.namespaces import NamespaceProvider
-from agentrl_sandbox.recipe import BASE
+from tests.support.root_folder import BASE, make_root
 
-pytestmark = pytest.mark.docker
+pytestmark = [
+    pytest.mark.namespaces,
+    pytest.mark.cgroup,
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root maps the users of containers"),
+    pytest.mark.asyncio(loop_scope="module"),
+]
+SPEC = ContainerSpec(image=BASE)
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = tmp_path_factory.mktemp("root") / "root.tar"
-    made = subprocess.run(["docker", "create", BASE, "true"], check=True, capture_output=True)
-    name = made.stdout.decode().strip()
-    subprocess.run(["docker", "export", "-o", str(path), name], check=True)
-    subprocess.run(["docker", "rm", name], check=True, capture_output=True)
-    return str(path)
+    return make_root(tmp_path_factory.mktemp("root"))
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(tmp_path_factory.mktemp("cache"))
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def provider(
+    root: str, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[NamespaceProvider]:
+    cache = tmp_path_factory.mktemp("cache")
+    provider = NamespaceProvider(rootfs={BASE: root}, cache=str(cache))
+    assert provider.explain_missing() == ""
+    yield provider
+    await provider.close()
+    assert list((cache / "containers").iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
-async def test_namespaces_keep_the_contract(root: str, cache: str) -> None:
-    proven = await check_provider(NamespaceProvider(roots={BASE: root}, cache=cache), image=BASE)
+async def test_namespaces_keep_the_contract(root: str, tmp_path: Path) -> None:
+    provider = NamespaceProvider(rootfs={BASE: root}, cache=str(tmp_path))
+    proven = await check_provider(provider, image=BASE)
     assert "a late command is ended with what it started" in proven
     assert "changes are told" in proven
     assert proven[-1] == "nothing is left after close"
 
 
-async def test_root_inside_is_nobody_here(root: str, cache: str) -> None:
-    provider = NamespaceProvider(roots={BASE: root}, cache=cache)
+async def test_root_inside_is_nobody_here(provider: NamespaceProvider) -> None:
     refused = (
         "unshare -r true",
         "unshare -m true",
@@ -53,50 +62,107 @@ async def test_root_inside_is_nobody_here(root: str, cache: str) -> None:
         "cat /proc/1/environ",
         "ls /proc/1/root/",
         "head -c 1 /proc/kcore",
-        "chroot / true",
-        "hostname other",
+        "kill -9 $(cat /outside)",
     )
-    try:
-        container = await provider.start(ContainerSpec(image=BASE))
-        for command in refused:
-            output = await container.exec(["bash", "-c", command], timeout_s=20)
-            assert output.exit_code, command
-        output = await container.exec(["cat", "/proc/self/uid_map"], timeout_s=20)
-        first, outside, count = map(int, output.stdout.split())
-        assert (first, count) == (0, 2**16)
-        assert outside >= 2**30
-    finally:
-        await provider.close()
+    container = await provider.start(SPEC)
+    await container.exec(["bash", "-c", f"echo {os.getpid()} >/outside"], timeout_s=20)
+    for command in refused:
+        output = await container.exec(["bash", "-c", command], timeout_s=20)
+        assert output.exit_code, command
+    output = await container.exec(["cat", "/proc/self/uid_map"], timeout_s=20)
+    first, outside, count = map(int, output.stdout.split())
+    assert (first, count) == (0, 2**16)
+    assert outside >= 2**30
+    await container.stop()
 
 
-async def test_a_removed_folder_made_anew_is_told(root: str, cache: str) -> None:
-    provider = NamespaceProvider(roots={BASE: root}, cache=cache)
-    script = "rm -r /usr/share/perl5 && mkdir /usr/share/perl5 && echo x >/usr/share/perl5/new"
-    try:
-        container = await provider.start(ContainerSpec(image=BASE))
-        await container.exec(["bash", "-c", script], timeout_s=20)
-        await container.halt()
-        rows = {change.path: change.kind for change in await container.changes()}
-    finally:
-        await provider.close()
-    assert rows["/usr/share/perl5/new"] == "added"
-    assert rows["/usr/share/perl5"] == "modified"
-    assert "deleted" in rows.values()
+async def test_changes_are_those_of_the_container(provider: NamespaceProvider) -> None:
+    script = (
+        "rm -r /usr/share/words; mkdir /usr/share/words; echo x >/usr/share/words/new; "
+        "echo x >>/etc/passwd; cd /tmp; name=$(printf 'n%.0s' {1..250}); "
+        "for at in {1..30}; do mkdir $name && cd $name || exit 1; done; touch end"
+    )
+    container = await provider.start(SPEC)
+    output = await container.exec(["bash", "-c", script], timeout_s=20)
+    assert output.exit_code == 0, output
+    await container.halt()
+    rows = {change.path: change.kind for change in await container.changes()}
+    assert rows["/usr/share/words/new"] == "added"
+    assert rows["/usr/share/words"] == "modified"
+    assert rows["/usr/share/words/one"] == "deleted"
+    assert rows["/etc/passwd"] == "modified"
+    assert sum(path.endswith("n" * 250) for path in rows) >= 14
+    await container.stop()
 
 
-async def test_what_cannot_be_had_is_refused(root: str, cache: str, tmp_path: Path) -> None:
+async def test_an_image_is_what_its_dockerfile_says(
+    provider: NamespaceProvider, tmp_path: Path
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "one.txt").write_text("one")
+    (tmp_path / "two.txt").write_text("two")
+    (tmp_path / "Dockerfile").write_text(
+        f"FROM {BASE}\nENV A='x y'\nENV B=\"$A\"\nWORKDIR /srv/app\nCOPY data two.txt ./\n"
+        'COPY --chown=clerk --chmod=640 two.txt /tmp/\nRUN echo "$A" >made && rm \\\n /bin/yes\n'
+        "USER clerk\n"
+    )
+    image = await provider.build(str(tmp_path), timeout_s=60)
+    container = await provider.start(ContainerSpec(image=image))
+    script = 'pwd; echo "$B"; cat one.txt two.txt made; stat -c "%u %g %a" /tmp/two.txt; id -u'
+    output = await container.exec(["bash", "-c", script], timeout_s=20)
+    assert output.stdout == b"/srv/app\nx y\nonetwox y\n1000 1000 640\n1000\n", output
+    assert await container.changes() == []
+    with pytest.raises(FileNotFoundError):
+        await container.get("/usr/bin/yes", max_bytes=2**20)
+    await container.stop()
+
+
+async def test_a_root_may_be_an_archive(root: str, tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "root.tar", "w") as archive:
+        archive.add(root, ".")
+    provider = NamespaceProvider(
+        rootfs={"archived": str(tmp_path / "root.tar")}, cache=str(tmp_path / "cache")
+    )
+    container = await provider.start(ContainerSpec(image="archived"))
+    output = await container.exec(["stat", "-c", "%u %a", "/", "/bin/sh", "/tmp"], timeout_s=20)
+    assert output.stdout.split() == [b"0", b"755", b"0", b"755", b"0", b"1777"]
+    await provider.close()
+
+
+async def test_images_are_bounded_but_those_in_use_stay(root: str, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    provider = NamespaceProvider(rootfs={BASE: root}, cache=str(cache), images=2)
+    (tmp_path / "Dockerfile").write_text(f"FROM {BASE}\nCOPY text /text\n")
+
+    async def build(text: str) -> str:
+        (tmp_path / "text").write_text(text)
+        return await provider.build(str(tmp_path), timeout_s=60)
+
+    one = await build("one")
+    container = await provider.start(ContainerSpec(image=one))
+    two, three = await build("two"), await build("three")
+    assert [await provider.find_image(name) for name in (one, two, three)] == [True, False, True]
+    output = await container.exec(["cat", "/text"], timeout_s=20)
+    assert output.stdout == b"one"
+    layers = len(list((cache / "layers").iterdir()))
+    assert layers == 3  # the root and two images
+    await provider.close()
+
+
+async def test_what_cannot_be_had_is_refused(provider: NamespaceProvider, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"debian is '/nowhere', which is not there"):
-        NamespaceProvider(roots={"debian": "/nowhere"}, cache=cache)
-    provider = NamespaceProvider(roots={BASE: root}, cache=cache)
-    try:
-        with pytest.raises(ConfigError, match=r"cpus=4096 does not fit"):
-            await provider.start(ContainerSpec(image=BASE, limits=ContainerLimits(cpus=4096)))
-        with pytest.raises(ConfigError, match=r"network 'public' cannot be had"):
-            await provider.start(ContainerSpec(image=BASE, network="public"))
-        with pytest.raises(SandboxError, match="No such image"):
-            await provider.start(ContainerSpec(image="agentrl-no-such-image:none"))
-        (tmp_path / "Dockerfile").write_text("FROM ubuntu:24.04\n")
-        with pytest.raises(SandboxError, match=r"Dockerfile: FROM ubuntu:24.04 is no image here"):
-            await provider.build(str(tmp_path), timeout_s=20)
-    finally:
-        await provider.close()
+        NamespaceProvider(rootfs={"debian": "/nowhere"})
+    with pytest.raises(ConfigError, match=r"images must be at least 1"):
+        NamespaceProvider(rootfs={}, images=0)
+    with pytest.raises(ConfigError, match=r"cpus=4096 does not fit"):
+        await provider.start(ContainerSpec(image=BASE, limits=ContainerLimits(cpus=4096)))
+    with pytest.raises(ConfigError, match=r"network 'public' cannot be had"):
+        await provider.start(ContainerSpec(image=BASE, network="public"))
+    with pytest.raises(SandboxError, match="No such image"):
+        await provider.start(ContainerSpec(image="agentrl-no-such-image:none"))
+    (tmp_path / "Dockerfile").write_text("FROM ubuntu:24.04\n")
+    with pytest.raises(ConfigError, match=r"Dockerfile:1: FROM ubuntu:24.04 is none of the base"):
+        await provider.build(str(tmp_path), timeout_s=20)
+    (tmp_path / "Dockerfile").write_text(f"FROM {BASE}\n\nRUN echo no; exit 3\n")
+    with pytest.raises(SandboxError, match=r"Dockerfile:3 ended with exit code 3:\nno"):
+        await provider.build(str(tmp_path), timeout_s=20)

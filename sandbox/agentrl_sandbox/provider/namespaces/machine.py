@@ -1,0 +1,47 @@
+"""Machines that make containers without an engine, and why others do not."""
+
+import os
+import platform
+from pathlib import Path
+
+from agentrl.errors import AgentrlError
+from agentrl.sandbox_provider import ContainerSpec
+from agentrl_sandbox.cgroup import explain_no_cgroups
+from agentrl_sandbox.inside import syscalls
+from agentrl_sandbox.launch.users import gives_ids
+from agentrl_sandbox.provider.namespaces.container import NamespaceContainer
+from agentrl_sandbox.provider.namespaces.image_cache import (
+    HeldImage,
+    ImageCache,
+    LayeredImage,
+    make_folder,
+)
+
+
+def explain_no_containers(cache: ImageCache) -> str:
+    """Return why no container can be started here, or an empty string; one is tried."""
+    if not gives_ids(Path("/proc/self/uid_map").read_text(), os.geteuid()):
+        return "only root maps the users of containers: run as root"
+    if why := explain_no_cgroups():
+        return f"their limits cannot be kept: {why}"
+    if platform.machine() not in syscalls.MACHINES:
+        return f"there is no filter of system calls for {platform.machine()}"
+    try:
+        first_id = cache.open()
+        with cache.new_folder() as folder:
+            make_folder(folder / "root", first_id)
+            image = HeldImage("probe", LayeredImage(layers=()), (folder / "root",), -1)
+            container = NamespaceContainer(
+                image,
+                ContainerSpec(image="probe"),
+                place=cache.new_place(),
+                first_id=first_id,
+                max_bytes=0,
+            )
+            try:
+                container.make()
+            finally:
+                container.discard()
+    except AgentrlError as error:
+        return str(error)
+    return ""
