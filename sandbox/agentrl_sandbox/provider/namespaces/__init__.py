@@ -10,6 +10,6 @@ machine                        whether containers can be made here
 provider                       `NamespaceProvider`
 """
 
-from agentrl_sandbox.provider.namespaces.provider import NamespaceProvider
+from agentrl_sandbox.provider.namespaces.provider import BUILD_NETWORKS, NamespaceProvider
 
-__all__ = ["NamespaceProvider"]
+__all__ = ["BUILD_NETWORKS", "NamespaceProvider"]

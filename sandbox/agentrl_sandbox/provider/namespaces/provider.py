@@ -5,6 +5,7 @@ import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import cast
 
 from agentrl.errors import ConfigError, SandboxError
 from agentrl.runtime.memory_limit import total_bytes
@@ -22,7 +23,7 @@ from agentrl_sandbox.provider.namespaces.image_cache import (
 from agentrl_sandbox.provider.namespaces.image_plan import ImagePlan, plan_image
 from agentrl_sandbox.provider.namespaces.machine import explain_no_containers
 
-_BUILD_NETWORKS = ("none", "host")
+BUILD_NETWORKS = ("none", "host")
 
 
 class NamespaceProvider:
@@ -35,33 +36,31 @@ class NamespaceProvider:
         output_bytes: Length of stdout and of stderr of a command that is kept.
 
     Raises:
-        ConfigError: `images` is below 1, or a root file system is not there.
+        ConfigError: `images` is below 1, or `rootfs` names what is not there.
     """
 
     def __init__(
         self,
         *,
-        rootfs: Mapping[str, str],
+        rootfs: Mapping[str, str] | None = None,
         cache: str = "/var/cache/agentrl",
         images: int = 64,
         output_bytes: int = 2**20,
     ) -> None:
         if images < 1:
             raise ConfigError(f"images must be at least 1, got {images}; 64 is the default")
-        for name, path in rootfs.items():
-            if not Path(path).exists():
-                raise ConfigError(
-                    f"rootfs: {name} is {path!r}, which is not there; give a tar archive or a "
-                    "folder of a root file system"
-                )
-        self._rootfs, self._output_bytes = dict(rootfs), output_bytes
-        self._cache = ImageCache(Path(cache).absolute(), rootfs=rootfs, images=images)
+        self._rootfs, self._output_bytes = _read_rootfs(rootfs), output_bytes
+        self._cache = ImageCache(Path(cache).absolute(), rootfs=self._rootfs, images=images)
         self._builds = asyncio.Lock()
         self._containers: set[NamespaceContainer] = set()
 
     def explain_missing(self) -> str:
         """Return why no container can be started here, or an empty string; it blocks."""
         return explain_no_containers(self._cache)
+
+    def has_base(self, image: str) -> bool:
+        """Return whether a base image has a root file system."""
+        return image in self._rootfs
 
     def plan_build(self, directory: str) -> ImagePlan:
         """Return how the image of a folder would be built; it blocks.
@@ -72,7 +71,7 @@ class NamespaceProvider:
 
     async def build(self, directory: str, *, timeout_s: float, network: str = "none") -> str:
         """Return the name of an image made of a folder; see `SandboxProvider`."""
-        if network not in _BUILD_NETWORKS:
+        if network not in BUILD_NETWORKS:
             raise ConfigError(f"build network must be none or host, got {network!r}")
         plan = await run_in_thread(self.plan_build, directory)
         async with self._builds:
@@ -180,6 +179,21 @@ class NamespaceProvider:
         ends = await asyncio.gather(*stops, return_exceptions=True)
         for error in filter(None, ends):
             raise error
+
+
+def _read_rootfs(rootfs: object) -> dict[str, str]:
+    """Return the paths of root file systems, by base image."""
+    if rootfs is not None and not isinstance(rootfs, Mapping):
+        raise ConfigError(f"rootfs must be paths by the names of base images, got {rootfs!r}")
+    paths: dict[str, str] = {}
+    for name, path in cast("Mapping[object, object]", rootfs or {}).items():
+        if not isinstance(path, str | os.PathLike) or not os.path.exists(path):
+            raise ConfigError(
+                f"rootfs: {name} is {path!r}, which is not there; give a tar archive or a folder "
+                "of a root file system"
+            )
+        paths[str(name)] = os.fspath(cast("str", path))
+    return paths
 
 
 def _release_image(image: HeldImage | None) -> None:
