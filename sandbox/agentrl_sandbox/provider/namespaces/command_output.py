@@ -16,7 +16,7 @@ _POLL_S = 0.1
 def read_output(
     process: subprocess.Popen[bytes], *, deadline_s: float, max_bytes: int, stop: threading.Event
 ) -> ContainerOutput:
-    """Return how a process ended, and the beginning of what it wrote.
+    """Return the end of a process, and the beginning of its output.
 
     It is killed at its deadline, and where the event is set. Others may hold its output open: it is
     read for as long as the process lives.

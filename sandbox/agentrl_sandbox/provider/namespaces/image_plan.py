@@ -56,7 +56,7 @@ class ImagePlan:
 
 
 def plan_image(directory: Path, bases: Collection[str]) -> ImagePlan:
-    """Return how the image of a folder is built, of one of these base images.
+    """Return the plan by which the image of a folder is built, of one of these base images.
 
     Raises `ConfigError` with file and line for what is not played, and for a file that is not
     there.

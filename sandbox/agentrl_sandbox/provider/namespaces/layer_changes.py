@@ -13,7 +13,7 @@ _PATH_BYTES = 4096
 
 
 def find_changes(upper: Path, layers: Sequence[Path]) -> list[FileChange]:
-    """Return what an upper layer changes of those below it, the last of which is first.
+    """Return the changes of an upper layer to those below it, the last of which is first.
 
     Folders whose path is longer than the kernel opens are not looked into: no program is there.
     """

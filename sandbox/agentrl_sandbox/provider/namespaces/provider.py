@@ -63,7 +63,7 @@ class NamespaceProvider:
         return image in self._rootfs
 
     def plan_build(self, directory: str) -> ImagePlan:
-        """Return how the image of a folder would be built; it blocks.
+        """Return the plan by which the image of a folder is built; it blocks.
 
         Raises `ConfigError` with file and line for what needs an engine.
         """
