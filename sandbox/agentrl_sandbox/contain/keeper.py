@@ -92,12 +92,12 @@ def _answer(text: str) -> None:
 def _start(plan: dict[str, Any]) -> int:
     """Start process 1 in namespaces of its own, and return its pid once its root is made."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    ready, made = os.pipe()
+    ready, ready_fd = os.pipe()
     numbers, number = os.pipe()
     helper = os.fork()
     if helper == 0:
-        _start_first(plan, made, number)
-    os.close(made)
+        _start_first(plan, ready_fd, number)
+    os.close(ready_fd)
     os.close(number)
     pid = int(os.read(numbers, 32) or b"0")
     why = os.read(ready, 4096)
@@ -108,7 +108,7 @@ def _start(plan: dict[str, Any]) -> int:
     return pid
 
 
-def _start_first(plan: dict[str, Any], made: int, number: int) -> NoReturn:
+def _start_first(plan: dict[str, Any], ready_fd: int, number: int) -> NoReturn:
     """Start process 1 from a process of its own: only once may one have a child in another."""
     try:
         kernel.die_with_parent(signal.SIGKILL)
@@ -116,7 +116,7 @@ def _start_first(plan: dict[str, Any], made: int, number: int) -> NoReturn:
         kernel.unshare(kernel.CLONE_NEWPID)
         pid = os.fork()
         if pid == 0:
-            _become_first(plan, made)
+            _become_first(plan, ready_fd)
         os.write(number, f"{pid}\n".encode())
         os.closerange(1, os.sysconf("SC_OPEN_MAX"))
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -125,7 +125,7 @@ def _start_first(plan: dict[str, Any], made: int, number: int) -> NoReturn:
         os._exit(0)
 
 
-def _become_first(plan: dict[str, Any], made: int) -> NoReturn:
+def _become_first(plan: dict[str, Any], ready_fd: int) -> NoReturn:
     try:
         kernel.die_with_parent(signal.SIGKILL)
         os.setsid()
@@ -141,7 +141,7 @@ def _become_first(plan: dict[str, Any], made: int) -> NoReturn:
         if (program := seccomp.build(in_container=True)) is None:
             raise OSError(f"there is no filter of system calls for {os.uname().machine}")
         kernel.install_filter(program)
-        os.write(made, b"y")
+        os.write(ready_fd, b"y")
         null = os.open("/dev/null", os.O_RDWR)
         for fd in (0, 1, 2):
             os.dup2(null, fd)
@@ -155,7 +155,7 @@ def _become_first(plan: dict[str, Any], made: int) -> NoReturn:
             except ChildProcessError:
                 signal.sigwait({signal.SIGCHLD})
     except OSError as error:
-        os.write(made, str(error).encode()[:4000])
+        os.write(ready_fd, str(error).encode()[:4000])
     finally:
         os._exit(1)
 

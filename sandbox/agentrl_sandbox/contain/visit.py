@@ -107,10 +107,10 @@ def find_user(user: str) -> tuple[int, int, list[int], str]:
     gid = int(row[3]) if row else 0
     all_groups = [r for r in _read_rows("/etc/group") if len(r) > 3]
     if group:
-        found = next((r for r in all_groups if group in (r[0], r[2])), None)
-        if found is None and not group.isdecimal():
+        row_of_group = next((r for r in all_groups if group in (r[0], r[2])), None)
+        if row_of_group is None and not group.isdecimal():
             raise ValueError(f"there is no group {group!r} in /etc/group")
-        return uid, int(found[2] if found else group), [], row[5] if row else "/"
+        return uid, int(row_of_group[2] if row_of_group else group), [], row[5] if row else "/"
     groups = [int(r[2]) for r in all_groups if row and row[0] in r[3].split(",")]
     return uid, gid, groups, row[5] if row else "/"
 

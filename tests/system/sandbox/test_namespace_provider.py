@@ -1,5 +1,6 @@
 """Containers without an engine keep the contract; inside is no right over this machine."""
 
+import asyncio
 import os
 import tarfile
 from collections.abc import AsyncIterator
@@ -11,7 +12,8 @@ import pytest_asyncio
 from agentrl.errors import ConfigError, SandboxError
 from agentrl.sandbox_provider import ContainerLimits, ContainerSpec
 from agentrl.testing import check_provider
-from agentrl_sandbox.provider.namespaces import NamespaceProvider
+from agentrl_sandbox.provider.namespaces import NamespaceProvider, layer_cache
+from tests.support.processes import find_processes
 from tests.support.root_folder import BASE, make_root
 
 pytestmark = [
@@ -21,6 +23,8 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
 ]
 SPEC = ContainerSpec(image=BASE)
+RESOLV_CONF = Path("/etc/resolv.conf")
+NAMES = RESOLV_CONF.read_bytes() if RESOLV_CONF.exists() else b""
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +151,53 @@ async def test_images_are_bounded_but_those_in_use_stay(root: str, tmp_path: Pat
     layers = len(list((cache / "layers").iterdir()))
     assert layers == 3  # the root and two images
     await provider.close()
+
+
+@pytest.mark.parametrize("is_late", [True, False])
+async def test_a_build_ends_at_its_deadline_and_with_its_caller(
+    provider: NamespaceProvider, tmp_path: Path, is_late: bool
+) -> None:
+    sleep = f"sleep 300.{os.getpid()}{is_late:d}"
+    # Neither a variable of the environment nor a parent tells whose it is.
+    text = f"FROM {BASE}\nRUN env -i setsid {sleep} & {sleep}\n"
+    (tmp_path / "Dockerfile").write_text(text)
+    build = asyncio.create_task(
+        provider.build(str(tmp_path), timeout_s=3 if is_late else 60), name="build"
+    )
+    while len(find_processes(sleep)) < 2:
+        assert not build.done(), build
+        await asyncio.sleep(0.05)
+    if is_late:
+        with pytest.raises(SandboxError, match=r"does not build: it took longer than 3 s"):
+            await build
+    else:
+        build.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await build
+    assert find_processes(sleep) == []
+
+
+async def test_a_build_with_a_network_knows_the_servers_of_names(
+    provider: NamespaceProvider, tmp_path: Path
+) -> None:
+    text = f"FROM {BASE}\nRUN cat /etc/resolv.conf >/names; rm /etc/resolv.conf\n"
+    (tmp_path / "Dockerfile").write_text(text)
+    image = await provider.build(str(tmp_path), timeout_s=60, network="host")
+    container = await provider.start(ContainerSpec(image=image))
+    output = await container.exec(["cat", "/names", "/etc/resolv.conf"], timeout_s=20)
+    assert output.stdout == NAMES
+    assert b"/etc/resolv.conf: No such file" in output.stderr
+    await container.stop()
+
+
+async def test_a_full_disk_is_named(
+    provider: NamespaceProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layer_cache, "LEAST_FREE_BYTES", 2**62)
+    (tmp_path / "Dockerfile").write_text(f"FROM {BASE}\nRUN true # {tmp_path}\n")
+    for work in (provider.start(SPEC), provider.build(str(tmp_path), timeout_s=60)):
+        with pytest.raises(SandboxError, match=r"cache: the disk of .* is full: .* make room"):
+            await work
 
 
 async def test_what_cannot_be_had_is_refused(provider: NamespaceProvider, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 dockerfile, dockerfile_words   instructions and words of a Dockerfile
 image_plan                     what they do, decided before anything runs
 image_build                    the steps of a plan, done in a container
-image_cache, root_files        images and root file systems on disk, bounded
+layer_cache, root_files        images and root file systems on disk, bounded
 container, command_output      a container and its commands; `agentrl_sandbox.contain` is inside
 layer_changes                  what a container changed
 machine                        whether containers can be made here

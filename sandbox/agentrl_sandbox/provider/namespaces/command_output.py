@@ -24,7 +24,7 @@ def read_output(
     assert process.stdout is not None
     assert process.stderr is not None
     streams = (process.stdout, process.stderr)
-    kept = {stream.fileno(): bytearray() for stream in streams}
+    outputs = {stream.fileno(): bytearray() for stream in streams}
     truncated, code = False, None
     end_fd = os.pidfd_open(process.pid)
     try:
@@ -51,8 +51,8 @@ def read_output(
                     if not data:
                         selector.unregister(fd)
                         continue
-                    room = max_bytes - len(kept[fd])
-                    kept[fd] += data[:room]
+                    room = max_bytes - len(outputs[fd])
+                    outputs[fd] += data[:room]
                     truncated = truncated or len(data) > room
             if has_ended:
                 code = process.wait()
@@ -62,7 +62,7 @@ def read_output(
             process.kill()
             process.wait()
         _close(streams)
-    stdout, stderr = (bytes(output) for output in kept.values())
+    stdout, stderr = (bytes(output) for output in outputs.values())
     return ContainerOutput(exit_code=code, stdout=stdout, stderr=stderr, truncated=truncated)
 
 

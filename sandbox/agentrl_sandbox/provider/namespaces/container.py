@@ -22,7 +22,7 @@ from agentrl_sandbox.cgroup import CgroupLimits, CgroupRoot, ProcessCgroup, expl
 from agentrl_sandbox.contain import visit
 from agentrl_sandbox.lease import ResourceLease
 from agentrl_sandbox.provider.namespaces.command_output import read_output
-from agentrl_sandbox.provider.namespaces.image_cache import HeldImage, make_folder
+from agentrl_sandbox.provider.namespaces.layer_cache import HeldImage, make_folder
 from agentrl_sandbox.provider.namespaces.layer_changes import find_changes
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

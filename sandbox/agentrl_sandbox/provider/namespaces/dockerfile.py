@@ -51,8 +51,7 @@ def parse_dockerfile(text: str, file: str) -> tuple[DockerInstruction, ...]:
                 f"{', '.join(sorted(_PLAYED))}: leave it out, or use provider: docker"
             )
         flags, rest = _split_flags("".join(rests))
-        known = _FLAGS.get(keyword, frozenset())
-        if unknown := sorted(flags.keys() - known):
+        if unknown := sorted(flags.keys() - _FLAGS.get(keyword, frozenset())):
             raise ConfigError(
                 f"{place}: {keyword} --{unknown[0]} is not played without an engine; leave it out, "
                 "or use provider: docker"

@@ -32,9 +32,10 @@ async def play_steps(container: NamespaceContainer, steps: Sequence[RunStep | Co
 
 async def put_names(container: NamespaceContainer) -> None:
     """Give a build with a network the servers of names that this machine asks."""
-    with suppress(FileNotFoundError):
-        await run_in_thread(_write_names, container.folder / "names.tar")
-        await container.put_file(container.folder / "names.tar")
+    archive = container.folder / "names.tar"
+    if await run_in_thread(_NAMES.exists):
+        await run_in_thread(_write_names, archive)
+        await container.put_file(archive)
 
 
 def remove_names(upper: Path) -> None:
@@ -49,7 +50,7 @@ def remove_names(upper: Path) -> None:
 
 def _write_names(path: Path) -> None:
     with tarfile.open(path, "w") as archive:
-        archive.add(_NAMES.resolve(strict=True), str(_NAMES)[1:], filter=_own_by_root)
+        archive.add(_NAMES.resolve(), str(_NAMES)[1:], filter=_own_by_root)
 
 
 def _own_by_root(member: tarfile.TarInfo) -> tarfile.TarInfo:

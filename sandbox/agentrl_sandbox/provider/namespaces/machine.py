@@ -10,15 +10,15 @@ from agentrl_sandbox.cgroup import explain_no_cgroups
 from agentrl_sandbox.inside import syscalls
 from agentrl_sandbox.launch.users import gives_ids
 from agentrl_sandbox.provider.namespaces.container import NamespaceContainer
-from agentrl_sandbox.provider.namespaces.image_cache import (
+from agentrl_sandbox.provider.namespaces.layer_cache import (
     HeldImage,
-    ImageCache,
+    LayerCache,
     LayeredImage,
     make_folder,
 )
 
 
-def explain_no_containers(cache: ImageCache) -> str:
+def explain_no_containers(cache: LayerCache) -> str:
     """Return why no container can be started here, or an empty string; one is tried."""
     if not gives_ids(Path("/proc/self/uid_map").read_text(), os.geteuid()):
         return "only root maps the users of containers: run as root"

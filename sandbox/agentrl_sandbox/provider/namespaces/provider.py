@@ -14,13 +14,13 @@ from agentrl.sandbox_provider import ContainerLimits, ContainerSpec
 from agentrl_sandbox.provider.content import compute_digest
 from agentrl_sandbox.provider.namespaces.container import NamespaceContainer
 from agentrl_sandbox.provider.namespaces.image_build import play_steps, put_names, remove_names
-from agentrl_sandbox.provider.namespaces.image_cache import (
+from agentrl_sandbox.provider.namespaces.image_plan import ImagePlan, plan_image
+from agentrl_sandbox.provider.namespaces.layer_cache import (
     BUILT,
     HeldImage,
-    ImageCache,
+    LayerCache,
     LayeredImage,
 )
-from agentrl_sandbox.provider.namespaces.image_plan import ImagePlan, plan_image
 from agentrl_sandbox.provider.namespaces.machine import explain_no_containers
 
 BUILD_NETWORKS = ("none", "host")
@@ -50,7 +50,7 @@ class NamespaceProvider:
         if images < 1:
             raise ConfigError(f"images must be at least 1, got {images}; 64 is the default")
         self._rootfs, self._output_bytes = _read_rootfs(rootfs), output_bytes
-        self._cache = ImageCache(Path(cache).absolute(), rootfs=self._rootfs, images=images)
+        self._cache = LayerCache(Path(cache).absolute(), rootfs=self._rootfs, images=images)
         self._builds = asyncio.Lock()
         self._containers: set[NamespaceContainer] = set()
 
@@ -128,17 +128,20 @@ class NamespaceProvider:
             )
         _check_limits(spec.limits)
         container = await self._start(await self._hold(spec.image), spec)
-        self._containers = {kept for kept in self._containers if not kept.is_stopped}
+        self._containers = {one for one in self._containers if not one.is_stopped}
         self._containers.add(container)
         return container
 
     async def _hold(self, name: str) -> HeldImage:
-        held = await run_in_stoppable_thread(
-            lambda stop: self._cache.hold(name, stop), _release_image
-        )
-        if held is None:
+        try:
+            hold = await run_in_stoppable_thread(
+                lambda stop: self._cache.hold(name, stop), _release_image
+            )
+        except OSError as error:
+            raise SandboxError(f"cache: the image {name} cannot be read: {error}") from error
+        if hold is None:
             raise SandboxError(f"No such image: {name}")
-        return held
+        return hold
 
     async def _start(
         self, image: HeldImage, spec: ContainerSpec, *, shares_network: bool = False
@@ -212,12 +215,12 @@ def _get_build_limits() -> ContainerLimits:
 
 
 def _check_limits(limits: ContainerLimits) -> None:
-    for key, wanted, there in (
+    for key, limit, room in (
         ("cpus", limits.cpus, os.cpu_count() or 1),
         ("memory_bytes", limits.memory_bytes, total_bytes()),
     ):
-        if not 0 < wanted <= there:
+        if not 0 < limit <= room:
             raise ConfigError(
-                f"a container of the limit {key}={wanted:g} does not fit: the machine has "
-                f"{there:g}; ask for less"
+                f"a container of the limit {key}={limit:g} does not fit: the machine has "
+                f"{room:g}; ask for less"
             )

@@ -97,7 +97,7 @@ def _run_pipe(source: str, commands: Sequence[Sequence[str]], stop: threading.Ev
                 stdout=subprocess.DEVNULL if is_last else subprocess.PIPE,
                 stderr=subprocess.PIPE if is_last else subprocess.DEVNULL,
             )
-            stack.callback(process.wait)
+            stack.enter_context(process)
             stack.callback(process.kill)
             if running and running[-1].stdout is not None:
                 running[-1].stdout.close()

@@ -1,6 +1,6 @@
 """Images that are kept: the newest, and those used last."""
 
-from agentrl_sandbox.provider.namespaces.image_cache import choose_oldest
+from agentrl_sandbox.provider.namespaces.layer_cache import choose_oldest
 
 
 def test_those_used_longest_ago_go() -> None:

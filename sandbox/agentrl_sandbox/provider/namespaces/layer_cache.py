@@ -59,7 +59,7 @@ class HeldImage:
             self._fd = -1
 
 
-class ImageCache:
+class LayerCache:
     """Images in a folder. Its methods block."""
 
     def __init__(self, folder: Path, *, rootfs: Mapping[str, str], images: int) -> None:
@@ -114,21 +114,21 @@ class ImageCache:
         first_id = self.open()
         with self._unpacking(stop):
             with self._locked():
-                held = self._hold(record)
-            if held is None:
+                hold = self._hold(record)
+            if hold is None:
                 self.check_room()
                 self._unpack(source, record, first_id, stop)
                 with self._locked():
-                    held = self._hold(record)
-        return held
+                    hold = self._hold(record)
+        return hold
 
     def find(self, name: str) -> bool:
         """Return whether an image is there; it is used now."""
         with self._locked():
-            held = self._hold(name)
-        if held is not None:
-            held.release()
-        return held is not None
+            hold = self._hold(name)
+        if hold is not None:
+            hold.release()
+        return hold is not None
 
     def _unpack(self, source: str, record: str, first_id: int, stop: threading.Event) -> None:
         with self.new_folder() as folder:
@@ -147,8 +147,8 @@ class ImageCache:
         layer = os.urandom(16).hex()
         try:
             with self._locked():
-                if (held := self._hold(name)) is not None:
-                    return held.release()
+                if (hold := self._hold(name)) is not None:
+                    return hold.release()
                 upper.rename(self.folder / "layers" / layer)
                 layers = (layer, *image.layers)
                 values = {**asdict(image), "layers": layers}
