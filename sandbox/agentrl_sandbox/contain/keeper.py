@@ -34,11 +34,17 @@ _LINKS = {
 
 def main() -> NoReturn:
     """Do what the plan says, until standard input ends."""
-    plan = json.loads(sys.argv[1])
+    plan = read_plan()
     try:
         _keep(plan)
     except OSError as error:
         sys.exit(str(error))
+
+
+def read_plan() -> dict[str, Any]:
+    """Return the plan in the file behind the descriptor that we were started with."""
+    with open(int(sys.argv[1]), "rb") as file:
+        return json.load(file)
 
 
 def become_root(first_id: int) -> int:

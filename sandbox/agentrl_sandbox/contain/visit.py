@@ -6,7 +6,6 @@ container's processes, where nothing of its files but archives is read: no modul
 
 import importlib.machinery
 import io
-import json
 import os
 import resource
 import signal
@@ -33,7 +32,7 @@ _OOM_SCORE = "500"
 
 def main() -> NoReturn:
     """Do what the plan says."""
-    plan = json.loads(sys.argv[1])
+    plan = keeper.read_plan()
     if plan["action"] == "exec":
         _execute(plan)
     _enter_files(plan["keeper"])

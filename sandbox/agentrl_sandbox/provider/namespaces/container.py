@@ -100,10 +100,7 @@ class NamespaceContainer:
             "first_id": self._first_id,
             "shares_network": self._shares_network,
         }
-        pipe = subprocess.PIPE
-        self._keeper = subprocess.Popen(
-            _build_command("keeper", plan), stdin=pipe, stdout=pipe, stderr=pipe, env={}, cwd="/"
-        )
+        self._keeper = _open_program("keeper", plan, stdin=subprocess.PIPE)
         self._read_answer()
         self._start()
 
@@ -226,16 +223,9 @@ class NamespaceContainer:
         self, plan: Mapping[str, Any], deadline_s: float, stop: threading.Event
     ) -> ContainerOutput:
         init_fd = os.dup(self._init_fd)
-        pipe = subprocess.PIPE
         try:
-            visitor = subprocess.Popen(
-                _build_command("visit", {**plan, "init": init_fd}),
-                pass_fds=(init_fd,),
-                stdin=subprocess.DEVNULL,
-                stdout=pipe,
-                stderr=pipe,
-                env={},
-                cwd="/",
+            visitor = _open_program(
+                "visit", {**plan, "init": init_fd}, stdin=subprocess.DEVNULL, shared_fds=(init_fd,)
             )
         finally:
             os.close(init_fd)
@@ -289,10 +279,8 @@ class NamespaceContainer:
         keeper = self._keeper
         if self._is_stopped or keeper is None or keeper.poll() is not None:
             raise SandboxError(f"the container {self.folder.name} is gone")
-        command = _build_command("visit", {**plan, "keeper": keeper.pid})
-        return await run_in_stoppable_thread(
-            lambda stop: _run_visitor(command, data, plan["path"], stop)
-        )
+        keeper_plan = {**plan, "keeper": keeper.pid}
+        return await run_in_stoppable_thread(lambda stop: _run_visitor(keeper_plan, data, stop))
 
     # -- the whole of it ----------------------------------------------------------------------
 
@@ -338,27 +326,37 @@ class NamespaceContainer:
             await finish_in_thread(self.discard)
 
 
-def _build_command(module: str, plan: Mapping[str, Any]) -> list[str]:
-    package = str(Path(__file__).parents[2])
-    name = f"agentrl_sandbox.contain.{module}"
-    return [sys.executable, "-I", "-S", "-c", _START, package, name, json.dumps(plan)]
+def _open_program(
+    module: str,
+    plan: Mapping[str, Any],
+    *,
+    stdin: int | IO[bytes],
+    shared_fds: Sequence[int] = (),
+) -> "subprocess.Popen[bytes]":
+    """Start a program of `contain`, whose plan no other user reads and no length bounds."""
+    package, name = str(Path(__file__).parents[2]), f"agentrl_sandbox.contain.{module}"
+    with os.fdopen(os.memfd_create("plan"), "w+b") as file:
+        file.write(json.dumps(plan).encode())
+        file.seek(0)
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _START, package, name, str(file.fileno())],
+            pass_fds=(file.fileno(), *shared_fds),
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={},
+            cwd="/",
+        )
 
 
 def _run_visitor(
-    command: Sequence[str], data: bytes | IO[bytes], path: str, stop: threading.Event
+    plan: Mapping[str, Any], data: bytes | IO[bytes], stop: threading.Event
 ) -> tuple[int, bytes, str]:
     """Return exit code, output and the end of the errors of a visit for an archive."""
-    pipe = subprocess.PIPE
     deadline_s = time.monotonic() + _ARCHIVE_S
     pending = data if isinstance(data, bytes) else None
-    with subprocess.Popen(
-        command,
-        stdin=pipe if isinstance(data, bytes) else data,
-        stdout=pipe,
-        stderr=pipe,
-        env={},
-        cwd="/",
-    ) as visitor:
+    stdin = subprocess.PIPE if isinstance(data, bytes) else data
+    with _open_program("visit", plan, stdin=stdin) as visitor:
         while True:
             try:
                 output, errors = visitor.communicate(pending, timeout=_POLL_S)
@@ -367,7 +365,7 @@ def _run_visitor(
                 pending = None
                 if stop.is_set() or time.monotonic() > deadline_s:
                     visitor.kill()
-                    raise SandboxError(f"{path}: no answer in {_ARCHIVE_S:g} s") from None
+                    raise SandboxError(f"{plan['path']}: no answer in {_ARCHIVE_S:g} s") from None
     return visitor.returncode, output, errors.decode(errors="replace")[-_SHOWN_CHARACTERS:]
 
 

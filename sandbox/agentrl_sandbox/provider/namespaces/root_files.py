@@ -15,6 +15,8 @@ _CHUNK_BYTES = 2**22
 _POLL_S = 0.1
 _KEPT_BITS = 0o1777
 """Permission bits that stay: no program of a root makes anybody more than he is."""
+_HOSTS = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n127.0.1.1\tcontainer\n"
+"""Names of a root file system that has none: an engine writes them into its containers."""
 _OPTIONS = ("--numeric-owner", "--exclude=./dev/*", "--exclude=dev/*")
 
 
@@ -67,12 +69,22 @@ def unpack_root(source: str, target: Path, first_id: int, stop: threading.Event)
         _run_pipe(source, (pack, [*unpack, "-f", "-"]), stop)
     else:
         _run_pipe(source, ([*unpack, "-f", source],), stop)
+    _write_hosts(target)
     _move_owner(str(target), first_id)  # which the archive may have changed
     for folder, folders, files in os.walk(target, onerror=_raise):
         if stop.is_set():
             raise InterruptedError(source)
         for name in (*folders, *files):
             _move_owner(f"{folder}/{name}", first_id)
+
+
+def _write_hosts(target: Path) -> None:
+    path = target / "etc" / "hosts"
+    if not path.parent.is_dir() or path.parent.is_symlink() or path.is_symlink():
+        return
+    if not path.exists() or path.stat().st_size == 0:
+        path.write_text(_HOSTS)
+        path.chmod(0o644)
 
 
 def _move_owner(path: str, first_id: int) -> None:
