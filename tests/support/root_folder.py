@@ -8,7 +8,22 @@ from pathlib import Path
 BASE = "local-root:1"
 """Name by which tests call it in a FROM."""
 PROGRAMS = (
-    *("bash", "cat", "chmod", "chown", "cmp", "cp", "cut", "env", "grep", "head", "id", "ln", "ls"),
+    *(
+        "bash",
+        "cat",
+        "chmod",
+        "chown",
+        "chroot",
+        "cmp",
+        "cp",
+        "cut",
+        "env",
+        "grep",
+        "head",
+        "id",
+        "ln",
+        "ls",
+    ),
     *("mkdir", "mknod", "mount", "mv", "nohup", "printf", "rm", "seq", "setsid", "sh", "sleep"),
     *("stat", "tail", "test", "touch", "tr", "true", "unshare", "wc", "yes"),
 )

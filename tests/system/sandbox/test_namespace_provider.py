@@ -66,6 +66,7 @@ async def test_root_inside_is_nobody_here(provider: NamespaceProvider) -> None:
         "cat /proc/1/environ",
         "ls /proc/1/root/",
         "head -c 1 /proc/kcore",
+        "chroot / true",
         "kill -9 $(cat /outside)",
     )
     container = await provider.start(SPEC)

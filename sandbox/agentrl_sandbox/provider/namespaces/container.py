@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import secrets
 import select
 import selectors
@@ -20,6 +21,7 @@ from agentrl.runtime.threads import finish_in_thread, run_in_stoppable_thread, r
 from agentrl.sandbox_provider import ContainerOutput, ContainerSpec, FileChange
 from agentrl_sandbox.cgroup import CgroupLimits, CgroupRoot, ProcessCgroup, explain_no_cgroups
 from agentrl_sandbox.contain import visit
+from agentrl_sandbox.inside import seccomp
 from agentrl_sandbox.lease import ResourceLease
 from agentrl_sandbox.provider.namespaces.command_output import read_output
 from agentrl_sandbox.provider.namespaces.layer_cache import HeldImage, make_folder
@@ -99,6 +101,7 @@ class NamespaceContainer:
             "files": str(self.folder),
             "first_id": self._first_id,
             "shares_network": self._shares_network,
+            "filter": _get_filter(),
         }
         self._keeper = _open_program("keeper", plan, stdin=subprocess.PIPE)
         self._read_answer()
@@ -202,6 +205,7 @@ class NamespaceContainer:
             "cwd": cwd or image.workdir,
             "env": {"PATH": _PATH, **image.env, **self._spec.env, **(env or {}), _MARK: mark},
             "user": user or image.user,
+            "filter": _get_filter(),
         }
         deadline_s = time.monotonic() + timeout_s
         has_ended = False
@@ -324,6 +328,13 @@ class NamespaceContainer:
         """Remove it; see `ProviderContainer`."""
         if not self._is_stopped:
             await finish_in_thread(self.discard)
+
+
+def _get_filter() -> str:
+    """Return the filter of system calls of everything inside, in hexadecimal digits."""
+    if (program := seccomp.build(in_container=True)) is None:
+        raise ConfigError(f"there is no filter of system calls for {platform.machine()}")
+    return program.hex()
 
 
 def _open_program(

@@ -1,13 +1,11 @@
 """Machines that make containers without an engine, and why others do not."""
 
 import os
-import platform
 from pathlib import Path
 
 from agentrl.errors import AgentrlError
 from agentrl.sandbox_provider import ContainerSpec
 from agentrl_sandbox.cgroup import explain_no_cgroups
-from agentrl_sandbox.inside import syscalls
 from agentrl_sandbox.launch.users import gives_ids
 from agentrl_sandbox.provider.namespaces.container import NamespaceContainer
 from agentrl_sandbox.provider.namespaces.layer_cache import (
@@ -24,8 +22,6 @@ def explain_no_containers(cache: LayerCache) -> str:
         return "only root maps the users of containers: run as root"
     if why := explain_no_cgroups():
         return f"their limits cannot be kept: {why}"
-    if platform.machine() not in syscalls.MACHINES:
-        return f"there is no filter of system calls for {platform.machine()}"
     try:
         first_id = cache.open()
         with cache.new_folder() as folder:
