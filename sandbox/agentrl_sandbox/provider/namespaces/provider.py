@@ -11,6 +11,7 @@ from agentrl.errors import ConfigError, SandboxError
 from agentrl.runtime.memory_limit import total_bytes
 from agentrl.runtime.threads import make_in_thread, run_in_stoppable_thread, run_in_thread
 from agentrl.sandbox_provider import ContainerLimits, ContainerSpec
+from agentrl_sandbox.launch.users import gives_ids
 from agentrl_sandbox.provider.content import compute_digest
 from agentrl_sandbox.provider.namespaces.container import NamespaceContainer
 from agentrl_sandbox.provider.namespaces.image_build import play_steps, put_names, remove_names
@@ -36,7 +37,7 @@ class NamespaceProvider:
         output_bytes: Length of stdout and of stderr of a command that is kept.
 
     Raises:
-        ConfigError: `images` is below 1, or `rootfs` names what is not there.
+        ConfigError: The user is not root, `images` is below 1, or `rootfs` names what is missing.
     """
 
     def __init__(
@@ -47,6 +48,11 @@ class NamespaceProvider:
         images: int = 64,
         output_bytes: int = 2**20,
     ) -> None:
+        if not gives_ids(Path("/proc/self/uid_map").read_text(), os.geteuid()):
+            raise ConfigError(
+                "containers without an engine need root, who maps their users; run as root, or use "
+                "provider: docker"
+            )
         if images < 1:
             raise ConfigError(f"images must be at least 1, got {images}; 64 is the default")
         self._rootfs, self._output_bytes = _read_rootfs(rootfs), output_bytes
