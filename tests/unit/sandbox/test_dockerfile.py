@@ -1,4 +1,10 @@
-"""Dockerfiles are read as Docker reads them, and what needs an engine is refused by line."""
+"""Dockerfiles are read as Docker reads them, and what needs an engine is refused by line.
+
+Mutants seen caught: lines joined by a space, an escaped backslash that continues, comments between
+lines kept, a here-document anywhere in a word, unknown flags and a second FROM that pass, single
+quotes expanded, ENV that sees its own names, `:-` as `-`, ARG before ENV, files outside of the
+folder, any base image, WORKDIR from the root, any mode of --chmod.
+"""
 
 from pathlib import Path
 
