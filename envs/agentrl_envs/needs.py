@@ -124,8 +124,9 @@ def missing_desktop(config: "RunConfig") -> Iterator[str]:
 
 
 def missing_harbor(config: "RunConfig") -> Iterator[str]:
-    """Yield what Harbor's tasks lack: a folder that is whole, an engine, an image, time."""
+    """Yield what Harbor's tasks lack: a folder that is whole, containers, images, time."""
     from agentrl_envs.harbor.engine import find_missing_images
+    from agentrl_envs.harbor.namespaces import open_namespaces
     from agentrl_envs.harbor.task_folder import find_tasks
 
     settings = config.env.kwargs
@@ -142,9 +143,17 @@ def missing_harbor(config: "RunConfig") -> Iterator[str]:
             f"rollout.step_s is {config.rollout.step_s:g}, but command_timeout_s (of env.kwargs) "
             f"is {command_s:g}: a step must have more time than one command"
         )
-    if settings.get("provider", "docker") != "docker":
-        return
+    provider = settings.get("provider", "docker")
     try:
+        if provider == "namespaces":
+            open_namespaces(
+                played,
+                settings.get("provider_kwargs") or {},
+                network=settings.get("network", "none"),
+                build_network=settings.get("build_network", "none"),
+            )
+        if provider != "docker":
+            return
         missing = find_missing_images(played)
     except ConfigError as error:
         yield str(error)

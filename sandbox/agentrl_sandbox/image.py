@@ -14,6 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from agentrl.errors import ConfigError, SandboxError
+from agentrl.runtime.atomic_files import check_folder, disk_advice
 from agentrl_sandbox.image_kind import Base, Kind
 from agentrl_sandbox.launch.engine import DockerEngine
 from agentrl_sandbox.recipe import BASE, DEBIAN, RECIPES
@@ -69,6 +70,25 @@ def build(
     finally:
         engine.close()
     return tag
+
+
+def build_archive(archive: Path, *, mirror: str = "", say: Callable[[str], None]) -> None:
+    """Write a root file system of Debian into a tar archive, for which no engine is asked.
+
+    `ConfigError` for what is missing here, and for an archive that cannot be written.
+    """
+    if why := check_folder(archive.parent):
+        raise ConfigError(f"--archive {archive}: {why}")
+    with tempfile.TemporaryDirectory(prefix="agentrl-image-") as root:
+        bootstrap(root, mirror=mirror, say=say)
+        partial = archive.with_name(f".{archive.name}.{os.getpid()}.partial")
+        try:
+            pack(root, partial)
+            partial.replace(archive)
+        except OSError as error:
+            raise ConfigError(f"--archive {archive}: {error}; {disk_advice(error)}") from error
+        finally:
+            partial.unlink(missing_ok=True)
 
 
 def _build(

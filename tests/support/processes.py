@@ -1,5 +1,6 @@
 """Processes, looked at from tests. Any of them may end meanwhile: then it is not there."""
 
+import sys
 from pathlib import Path
 
 from agentrl_sandbox.inside.processes import descendants, parents
@@ -34,3 +35,13 @@ def command_line(pid: int) -> bytes:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return b""
+
+
+def find_processes(words: str) -> list[int]:
+    """Return the processes, other than Python's, whose command line has some words."""
+    return [
+        pid
+        for pid in parents()
+        if words in (line := command_line(pid).replace(b"\0", b" ").decode(errors="replace"))
+        and not line.startswith(sys.executable)
+    ]

@@ -45,6 +45,6 @@ def explain_missing_engine(tasks: Sequence[HarborTask], why: str) -> str:
     )
     return (
         f"{task.file} needs a container ({field}){others}: {why}; or let DOCKER_HOST name the "
-        "engine of another machine (ssh://user@machine), or provider one of your own "
-        "(docs/harbor.md)"
+        "engine of another machine (ssh://user@machine), or use provider: namespaces, which needs "
+        "no engine, or one of your own (docs/harbor.md)"
     )

@@ -40,6 +40,7 @@ SYSTEM = (
     "You work in a Linux container. Do what you are asked for with the tools. When it is done, say "
     "so without calling a tool: that ends the task, and what you left is then checked."
 )
+_PROVIDERS = ("docker", "namespaces")
 _ANSWER_DIGITS = 12
 _NOT_RUNNING = "no episode is running; await env.reset() first"
 Splits = Literal["hash", "all"]
@@ -106,7 +107,8 @@ class HarborEnv(BaseEnv):
             network: `none`, whatever a task says; or `task`, as it says.
             build_network: Network of the steps of a Dockerfile, in the provider's words.
             pass_env: Names of our variables that tasks may ask for with `${NAME}`.
-            provider: `docker`, `module:name` of what makes a `SandboxProvider`, or one.
+            provider: `docker`; `namespaces`, which needs no engine; `module:name` of what makes a
+                `SandboxProvider`; or one.
             provider_kwargs: Arguments of what makes the provider.
             reward_key: Key of the verifier's rewards that trains; `reward`, or else the only one.
             agent_processes: `end` them before the verifier runs, or `keep` them, for a task whose
@@ -130,10 +132,10 @@ class HarborEnv(BaseEnv):
         _check_choice("agent_processes", agent_processes, get_args(AgentProcesses))
         _check_choice("changed_programs", changed_programs, get_args(ChangedPrograms))
         _check_choice("splits", splits, get_args(Splits))
-        if isinstance(provider, str) and provider != "docker" and ":" not in provider:
+        if isinstance(provider, str) and provider not in _PROVIDERS and ":" not in provider:
             raise ConfigError(
-                f"provider must be docker or module:name of one of your own, got {provider!r}; "
-                "tasks are played in containers"
+                f"provider must be {', '.join(_PROVIDERS)} or module:name of one of your own, got "
+                f"{provider!r}; tasks are played in containers"
             )
         if max_turns is not None and max_turns < 1:
             raise ConfigError(f"max_turns must be at least 1, got {max_turns}; None sets no end")
@@ -351,11 +353,22 @@ class HarborEnv(BaseEnv):
         return provider
 
     async def _open_provider(self) -> SandboxProvider:
+        tasks = tuple(self.harbor_tasks.values())
         if self._provider_name == "docker":
             from agentrl_sandbox.provider import DockerProvider
 
-            await run_in_thread(check_engine, tuple(self.harbor_tasks.values()))
+            await run_in_thread(check_engine, tasks)
             return DockerProvider(**self._provider_kwargs)
+        if self._provider_name == "namespaces":
+            from agentrl_envs.harbor.namespaces import open_namespaces
+
+            return await run_in_thread(
+                open_namespaces,
+                tasks,
+                self._provider_kwargs,
+                network=self._network,
+                build_network=self._build_network,
+            )
         return import_callable(str(self._provider_name))(**self._provider_kwargs)
 
     async def _get_image(self, provider: SandboxProvider, task: HarborTask) -> str:

@@ -12,6 +12,7 @@ KEEPER_PROCESSES = 8
 SUPERVISOR_BYTES = 256 * 2**20
 SUPERVISOR_PROCESSES = 64
 """The supervisor, and the sessions it has ready."""
+_PERIOD_US = 100_000
 _SOCKETS_SHARE = 4
 """One part in so many of the memory is what buffers of sockets may hold beside it, with v1."""
 
@@ -23,6 +24,8 @@ class CgroupLimits:
     memory_bytes: int | None = None
     processes: int | None = None
     """Threads count, as the kernel counts them."""
+    cpus: float | None = None
+    """Number of cores that it may keep busy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,13 @@ def values(version: Version, bounds: CgroupLimits) -> tuple[ControllerValue, ...
             )
     if bounds.processes is not None:
         files.append(ControllerValue("pids", "pids.max", f"{bounds.processes}"))
+    if bounds.cpus is not None:
+        quota = f"{round(bounds.cpus * _PERIOD_US)}"
+        if version == 1:
+            files.append(ControllerValue("cpu", "cpu.cfs_period_us", f"{_PERIOD_US}"))
+            files.append(ControllerValue("cpu", "cpu.cfs_quota_us", quota))
+        else:
+            files.append(ControllerValue("cpu", "cpu.max", f"{quota} {_PERIOD_US}"))
     return tuple(files)
 
 

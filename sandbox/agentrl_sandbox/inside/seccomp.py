@@ -99,6 +99,13 @@ RULES: dict[str, tuple[Case, ...]] = {
 }
 """The first case whose conditions hold decides; after the last, EPERM."""
 
+CONTAINER_RULES: dict[str, tuple[Case, ...]] = RULES | {
+    # A family that a kernel lacks: programs that would tell its audit log then do without.
+    "socket": (*RULES["socket"], ((), refusal(errno.EAFNOSUPPORT))),
+    "kill": (((), ALLOW),),  # everybody there is the container's own
+}
+"""Rules of a container whose processes are one agent's."""
+
 _LOAD, _AND, _JUMP, _JEQ, _JGE, _RETURN = 0x20, 0x54, 0x05, 0x15, 0x35, 0x06
 _NR, _ARCH, _ARGS = 0, 4, 16  # offsets in struct seccomp_data, of the low half on both machines
 _X32_BIT = 0x40000000
@@ -106,15 +113,20 @@ _REACH = 0xFF  # of a conditional jump
 
 
 @cache
-def build(machine: str | None = None, *, notify_unshare: bool = False) -> bytes | None:
+def build(
+    machine: str | None = None, *, notify_unshare: bool = False, in_container: bool = False
+) -> bytes | None:
     """Return the filter for this kind of machine, or None where no table of calls exists.
 
-    With `notify_unshare`, unshare asks the filter's listener instead of being refused.
+    With `notify_unshare`, unshare asks the filter's listener instead of being refused; with
+    `in_container` the filter is that of `CONTAINER_RULES`.
     """
     machine = machine or platform.machine()
     if machine not in syscalls.MACHINES:
         return None
-    rules = RULES | {"unshare": (((), NOTIFY),)} if notify_unshare else RULES
+    rules = CONTAINER_RULES if in_container else RULES
+    if notify_unshare:
+        rules = rules | {"unshare": (((), NOTIFY),)}
     start = [_op(_LOAD, _ARCH), _op(_JEQ, syscalls.MACHINES[machine], 1), _op(_RETURN, KILL)]
     return b"".join((*start, _op(_LOAD, _NR), search(_runs(machine, rules))))
 

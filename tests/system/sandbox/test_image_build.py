@@ -9,6 +9,7 @@ network; set-id bits left in an image of a registry.
 
 import contextlib
 import re
+import tarfile
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -97,6 +98,24 @@ def test_a_sandbox_is_debian_and_is_made_anew(
     assert notes.files == [{"Dockerfile", "root.tar"}]
     assert notes.images == {BASE, "agentrl-sandbox"}
     assert said == [f"Successfully tagged {BASE}"]
+
+
+def test_an_archive_needs_no_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, debian: list[str]
+) -> None:
+    monkeypatch.setattr(image, "DockerEngine", None)
+    archive = tmp_path / "root.tar"
+    ran = CliRunner().invoke(commands, ["build", "--archive", str(archive), "--mirror", "http://m"])
+    assert ran.exit_code == 0, ran.output
+    assert debian == ["http://m"]
+    with tarfile.open(archive) as opened:
+        assert opened.getnames() == [".", "./etc"]
+    assert [path.name for path in tmp_path.iterdir()] == ["root.tar"]
+    assert f'rootfs: {{"{BASE}":' in ran.output
+    ran = CliRunner().invoke(commands, ["build", "desktop", "--archive", str(archive)])
+    assert "leave out the kind" in str(ran.exception)
+    with pytest.raises(ConfigError, match=r"--archive /proc/x/root.tar: .*no write|/proc"):
+        image.build_archive(Path("/proc/x/root.tar"), say=print)
 
 
 @pytest.mark.parametrize("there", [True, False])

@@ -37,7 +37,13 @@ def test_a_run_is_refused_before_it_begins(tasks: Path) -> None:
     why = str(caught.value)
     assert f"{tasks}/two/task.toml needs a container (environment.docker_image = " in why
     assert "other task" not in why
-    for part in ("no Docker engine answers at unix:", "nobody.sock", "DOCKER_HOST", "start it"):
+    for part in (
+        "no Docker engine answers at unix:",
+        "nobody.sock",
+        "DOCKER_HOST",
+        "start it",
+        "provider: namespaces",
+    ):
         assert part in why
 
 

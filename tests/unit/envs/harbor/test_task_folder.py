@@ -291,7 +291,7 @@ def test_an_environment_splits_its_tasks(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kwargs", "why"),
     [
-        ({"provider": "bubblewrap"}, "provider must be docker or module:name of one of your own"),
+        ({"provider": "bubblewrap"}, "provider must be docker, namespaces or module:name"),
         ({"tasks": ["t9"]}, r"tasks names \['t9'\], but the tasks of .* are task"),
         ({"heldout": "task"}, "heldout must be a list of names"),
         ({"network": "public"}, "network must be one of none, task, got 'public'"),
