@@ -710,9 +710,10 @@ class EpisodeRunner:
 
     async def _close_once(self) -> None:
         """Close the environment; one that misses the deadline is left, and what it paid counts."""
+        limit = asyncio.timeout(CLOSE_S)
         with blame(EnvError, f"close of task {self._task.id}"):
             try:
-                async with asyncio.timeout(CLOSE_S) as limit:
+                async with limit:
                     await self.env.close()
             except TimeoutError:
                 if not limit.expired():
