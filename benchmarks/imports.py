@@ -433,7 +433,7 @@ def measure_verifiers(bench: Benchmark) -> None:
 def measure_inspect(bench: Benchmark) -> None:
     """Answer a sample of a task."""
     folder = SUPPORT / "inspect_tasks"
-    make = partial(agentrl.make, f"inspect:{folder / 'sums.py'}")
+    make = partial(agentrl.make, f"inspect:{folder / 'sums.py'}@sums")
     _compare_episodes(bench, "inspect", make, (INSPECT_LOOP, str(folder)))
 
 

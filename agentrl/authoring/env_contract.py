@@ -170,10 +170,15 @@ def _check_messages(env: Env, method: str, promise: str, observation: Observatio
 
 def _build_error(env: object, method: str, promise: str, what: str) -> ContractError:
     # What stands around an environment passes its returns on.
+    place = method_place(unwrap_env(env), method)
+    return ContractError(f"{promise}: {what}" + (f"; at {place}" if place else ""))
+
+
+def unwrap_env(env: object) -> object:
+    """Return the environment inside of all that stands around it."""
     while (inner := getattr(env, "inner", None) or getattr(env, "_local", None)) is not None:
         env = inner
-    place = method_place(env, method)
-    return ContractError(f"{promise}: {what}" + (f"; at {place}" if place else ""))
+    return env
 
 
 def _describe(value: object) -> str:

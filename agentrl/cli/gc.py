@@ -7,7 +7,13 @@ import typer
 from agentrl.cli.arguments import JsonFlag
 from agentrl.cli.console import err, show_json, show_table, show_text
 
-_WORDS = {"found": "would be removed", "removed": "removed", "kept": "kept", "failed": "LEFT"}
+_WORDS = {
+    "found": "would be removed",
+    "removed": "removed",
+    "forgotten": "forgotten",
+    "kept": "kept",
+    "failed": "LEFT",
+}
 
 
 def gc(
@@ -24,6 +30,14 @@ def gc(
             help="Also remove resources whose owner is unknown.",
         ),
     ] = False,
+    forget: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SOCKET",
+            show_default=False,
+            help="Forget the containers of an engine that is gone for good. Repeat for more.",
+        ),
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Remove what killed processes left: containers, processes, cgroups, directories.
@@ -32,7 +46,7 @@ def gc(
     """
     from agentrl.runtime.leftovers import collect
 
-    leftovers = list(collect(dry_run=dry_run, unknown_too=everything))
+    leftovers = list(collect(dry_run=dry_run, unknown_too=everything, lost_engines=forget or ()))
     if as_json:
         show_json(leftovers)
     elif not leftovers:
@@ -46,7 +60,8 @@ def gc(
         show_text("--all also removes what was kept; first make sure that it is not in use", err)
     if failed := sum(f.outcome == "failed" for f in leftovers):
         show_text(
-            f"{failed} could not be removed or inspected; fix the cause and run agentrl gc again",
+            f"{failed} could not be removed or inspected; fix the cause and run agentrl gc again, "
+            "with --forget SOCKET for an engine that is gone for good",
             err,
         )
         raise typer.Exit(1)

@@ -1,6 +1,6 @@
 """Leftovers of agentrl processes that were killed, as `agentrl gc` shows them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Literal, Protocol
@@ -8,8 +8,9 @@ from typing import Literal, Protocol
 ENTRY_POINTS = "agentrl.gc"
 """Entry-point group of `LeftoverCollector` functions, one for each package that makes resources."""
 
-Outcome = Literal["found", "removed", "kept", "failed"]
-"""`found`: would be removed. `kept`: nobody knows whose it is. `failed`: it is still there."""
+Outcome = Literal["found", "removed", "forgotten", "kept", "failed"]
+"""`found`: would be removed. `forgotten`: its engine is gone. `kept`: nobody knows whose it is.
+`failed`: it is still there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,17 +28,21 @@ class LeftoverResource:
 class LeftoverCollector(Protocol):
     """Finds and removes leftovers of one kind of maker."""
 
-    def __call__(self, *, dry_run: bool, unknown_too: bool) -> Iterable[LeftoverResource]:
+    def __call__(
+        self, *, dry_run: bool, unknown_too: bool, lost_engines: Collection[str]
+    ) -> Iterable[LeftoverResource]:
         """Yield every leftover, having removed it, and never what a live process holds.
 
         With `dry_run` nothing is touched. With `unknown_too` also what no process can be found for
-        is removed.
+        is removed. What was left at `lost_engines`, named by their sockets, is forgotten.
         """
         ...
 
 
-def collect(*, dry_run: bool, unknown_too: bool) -> Iterator[LeftoverResource]:
+def collect(
+    *, dry_run: bool, unknown_too: bool, lost_engines: Collection[str]
+) -> Iterator[LeftoverResource]:
     """Yield what every installed collector finds."""
     for point in sorted(entry_points(group=ENTRY_POINTS)):
         collector: LeftoverCollector = point.load()
-        yield from collector(dry_run=dry_run, unknown_too=unknown_too)
+        yield from collector(dry_run=dry_run, unknown_too=unknown_too, lost_engines=lost_engines)

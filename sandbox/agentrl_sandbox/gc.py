@@ -46,17 +46,25 @@ class _Survey:
         }
 
 
-def collect(*, dry_run: bool, unknown_too: bool) -> Iterator[LeftoverResource]:
+def collect(
+    *, dry_run: bool, unknown_too: bool, lost_engines: Collection[str]
+) -> Iterator[LeftoverResource]:
     """Yield what dead owners left, removed unless `dry_run`; then what could not be looked at.
 
-    `ConfigError` when the directory of leases is not ours alone.
+    Containers of `lost_engines` are not looked for: their leases are deleted. `ConfigError` for one
+    that answers or is on no lease, and when the directory of leases is not ours alone.
     """
     here = PidNamespace.current()
     survey = _take_survey()
+    _check_lost(lost_engines, survey)
     states = survey.states(here)
     targets = removable(survey.held, states, here=here, unknown_too=unknown_too)
     failed: set[LeasedResource] = set()
     for candidate in targets:
+        if candidate.resource.engine in lost_engines:
+            outcome: Outcome = "found" if dry_run else "forgotten"
+            yield _report(candidate, outcome, "only its lease: its engine is gone")
+            continue
         leftover = _clear(candidate, dry_run=dry_run)
         if leftover is not None:
             yield leftover
@@ -68,9 +76,27 @@ def collect(*, dry_run: bool, unknown_too: bool) -> Iterator[LeftoverResource]:
             if candidate.resource not in removed:
                 yield _report(candidate, "kept", "its owner is unknown")
     for socket, why in survey.silent:
+        if socket in lost_engines:
+            continue
         yield LeftoverResource(kind="engine", name=socket, owner="", outcome="failed", detail=why)
     if not dry_run:
         _forget(survey, states, removed - failed)
+
+
+def _check_lost(engines: Collection[str], survey: _Survey) -> None:
+    """Raise `ConfigError` for an engine that is not lost."""
+    silent = {socket for socket, _ in survey.silent}
+    leased = {held.resource.engine for held in survey.held} - {""}
+    for socket in engines:
+        if socket in silent:
+            continue
+        if socket in leased:
+            raise ConfigError(
+                f"the engine at {socket} answers; run agentrl gc without --forget, which removes "
+                "its containers"
+            )
+        known = ", ".join(sorted(silent)) or "all engines answer"
+        raise ConfigError(f"no lease names an engine at {socket}; those that are silent: {known}")
 
 
 def _forget(

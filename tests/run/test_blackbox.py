@@ -379,6 +379,30 @@ async def test_a_program_that_leaves_out_what_is_refused_is_scored() -> None:
     assert (request.max_new_tokens, request.stop_strings) == (4, ("z",))
 
 
+async def asks_too_much(task: Task, endpoint: ProgramEndpoint) -> str:
+    async with openai.AsyncOpenAI(base_url=endpoint.openai_url, api_key=endpoint.key) as client:
+        far: list[Any] = [{"role": "user", "content": "q" * 99}]
+        try:
+            await client.chat.completions.create(model="", messages=far)
+        except openai.BadRequestError:
+            raise LookupError("no model") from None
+    return "42"
+
+
+async def test_a_program_that_ends_over_its_first_request_says_how_long_it_was() -> None:
+    # Mutant: the program's error rises alone, whose traceback may show all but the reason.
+    episode = begin_episode(
+        env_of(agent=asks_too_much),
+        ScriptedEngine(saying("42")),
+        LetterChat(),
+        limits=EpisodeLimits(context_tokens=90),
+    )
+    leaf = await asyncio.wait_for(episode.run(), SOON_S)
+    assert isinstance(leaf.outcome, Failed)
+    assert "was refused: the conversation has 100 tokens" in leaf.outcome.error
+    assert "it then ended: no model" in leaf.outcome.error
+
+
 async def swallows(task: Task, endpoint: ProgramEndpoint) -> str:
     """Go on after what no template renders, without an answer to it."""
     async with openai.AsyncOpenAI(base_url=endpoint.openai_url, api_key=endpoint.key) as client:

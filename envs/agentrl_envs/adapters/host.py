@@ -260,9 +260,12 @@ def ask_library(
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
+            out.seek(0)
+            # The first line says that the library is imported.
+            stage = "had not answered, having imported" if out.read(1) else "was still importing"
             raise ConfigError(
-                f"{what} cannot be read: {place.python} took more than {place.start_timeout_s:g} "
-                "s; find out where it hangs, or raise start_timeout_s"
+                f"{what} cannot be read: after {place.start_timeout_s:g} s {place.python} {stage} "
+                f"{place.kind}; find out where it hangs, or raise start_timeout_s"
             ) from error
         except OSError as error:
             raise ConfigError(f"{what} cannot be read: {error}") from error

@@ -96,10 +96,12 @@ class ProgramEnv(BaseEnv, ABC):
         observation = await self._await_question()
         if observation is None:
             self._check_refusals(self._place, self._running)
-            self._running.result()
-            refusal = self._place.desk.long_request
+            refusal, error = self._place.desk.long_request, self._running.exception()
             why = f"; what it asked was refused: {refusal}" if refusal else ""
-            raise EnvError(f"the program ended without a request to the policy{why}")
+            if error is not None and not refusal:
+                raise error
+            end = "" if error is None else f"; it then ended: {error}"
+            raise EnvError(f"the program ended without a request to the policy{why}{end}") from error
         return observation, {}
 
     async def step(self, action: Action) -> Step:

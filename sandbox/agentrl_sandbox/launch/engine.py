@@ -209,9 +209,9 @@ class DockerEngine:
         """End the build that another thread waits for: without a reader the engine gives it up."""
         self._aborted = True
         for response in self._responses:
-            # A connection that is closed, or is no socket of ours, is left alone.
-            with suppress(AttributeError, OSError):
-                response.raw._fp.fp.raw._sock.shutdown(socket.SHUT_RDWR)
+            # A connection that is closed, or was given back, is left alone.
+            with suppress(OSError, RuntimeError, ValueError):
+                response.raw.shutdown()
 
     def exec(self, name: str, request: ExecRequest, *, deadline_s: float) -> ExecEnd:
         """Run a command in a container, and return how it ended, or that it has not.

@@ -552,6 +552,21 @@ def test_an_engine_that_does_not_answer_is_an_error_that_says_what_remains(place
     assert folder.exists()
 
 
+def test_an_engine_that_is_gone_for_good_is_forgotten_when_asked(place: Path) -> None:
+    # Mutants: a dry run deletes; the silent engine still fails; any socket is taken.
+    gone = f"{place}/engine"
+    folder = planted(place, LeaseOwner(2**22, 1, PidNamespace.current()), engine=gone)
+    elsewhere = collect(place, "--forget", f"{place}/other")
+    assert f"no lease names an engine at {place}/other; those that are silent: {gone}" in (
+        elsewhere.stderr.replace("\n", " ")
+    )
+    assert collect(place, "--forget", gone, "--dry-run").returncode == 0
+    assert folder.exists()
+    done = collect(place, "--forget", gone)
+    assert (done.returncode, "forgotten" in done.stdout) == (0, True)
+    assert not folder.exists()
+
+
 def test_leases_are_refused_where_others_could_write_them(place: Path) -> None:
     (place / "state").mkdir(mode=0o755)
     done = collect(place)
@@ -610,7 +625,7 @@ def test_a_place_for_leases_that_cannot_be_is_an_error(monkeypatch: pytest.Monke
     assert not record.check_directory(Path("/nonexistent/state"), make=False)
     monkeypatch.setenv("AGENTRL_STATE", "/proc/self/environ")
     with pytest.raises(ConfigError, match="mode 0700"):
-        list(collect_leftovers(dry_run=True, unknown_too=False))
+        list(collect_leftovers(dry_run=True, unknown_too=False, lost_engines=()))
 
 
 # -- agent programs -------------------------------------------------------------------------------

@@ -271,6 +271,32 @@ async def test_a_close_that_breaks_fails_the_trajectory() -> None:
     assert "stuck" in leaf.outcome.error
 
 
+async def test_a_close_that_hangs_keeps_the_reward_and_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Mutants: the error rises; a time-out of the environment's own is taken for the deadline.
+    monkeypatch.setattr("agentrl.rollout.episode.CLOSE_S", 0.01)
+
+    class Hangs(Echo):
+        async def close(self) -> None:
+            await super().close()
+            await asyncio.Event().wait()
+
+    for _ in range(2):
+        _, leaf = await play(Hangs(), "done")
+        assert leaf.outcome == Finished(0.5)
+    (record,) = caplog.records
+    assert "close (at tests/unit/rollout/test_rollout.py:" in record.getMessage()
+
+    class TimesOut(Echo):
+        async def close(self) -> None:
+            raise TimeoutError("the socket is silent")
+
+    _, leaf = await play(TimesOut(), "done")
+    assert isinstance(leaf.outcome, Failed)
+    assert "the socket is silent" in leaf.outcome.error
+
+
 @pytest.mark.parametrize("error", [ToolFailure("the tool broke"), EngineError("it is gone")])
 async def test_a_close_that_breaks_too_does_not_hide_why(error: RolloutError) -> None:
     class Twice(Echo):

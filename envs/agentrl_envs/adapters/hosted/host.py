@@ -20,6 +20,7 @@ imported.
 """
 
 import contextlib
+import gc
 import importlib
 import importlib.util
 import json
@@ -178,6 +179,8 @@ class HostServer:
         if not self.is_warm:
             self.is_warm = True
             getattr(self.kind, "warm_up", lambda: None)()
+            gc.collect()
+            gc.freeze()  # a collection in an episode would copy the memory of all that is here
         ours, theirs = socket.socketpair()
         pid = os.fork()
         if pid == 0:

@@ -4,7 +4,9 @@
 # pyright: basic, reportMissingImports=false
 
 import contextlib
+import functools
 import hashlib
+import importlib.metadata
 import importlib.util
 import math
 import os
@@ -34,6 +36,10 @@ GET_COMPOSE = "install Docker's compose plugin 2.21 or newer, which Debian's doc
 
 def preload():
     """Import the library, and let programs beside its interpreter be found."""
+    # Each evaluation looks through all that is installed, for the package that its task is of.
+    importlib.metadata.packages_distributions = functools.cache(
+        importlib.metadata.packages_distributions
+    )
     import inspect_ai.hooks
     import inspect_ai.model
     import openai  # noqa: F401
@@ -72,6 +78,7 @@ def warm_up():
 
         return solve
 
+    importlib.metadata.packages_distributions()
     task = Task(MemoryDataset([Sample("", target="")]), solver=answer_nothing(), scorer=match())
     endpoint = {"model": "none", "url": "http://127.0.0.1:9", "key": "none"}
     with contextlib.suppress(Exception):  # its first episode says what is wrong

@@ -300,10 +300,18 @@ def test_a_process_that_a_taskset_leaves_behind_ends_with_its_listing(tmp_path: 
     assert not runs(int(left.read_text()))
 
 
-def test_a_taskset_that_hangs_is_refused_with_what_can_be_done(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("line", "stage"),
+    [("", "was still importing verifiers"), ("ready", "had not answered, having imported")],
+)
+def test_a_taskset_that_hangs_is_refused_with_what_can_be_done(
+    tmp_path: Path, line: str, stage: str
+) -> None:
+    # Mutant: the two are exchanged.
     python = tmp_path / "python"
-    python.write_text("#!/bin/sh\nsleep 1000\n")
+    python.write_text(f"#!/bin/sh\nprintf '{line}'\nexec sleep 1000\n")
     python.chmod(0o755)
-    env = VerifiersEnv("words", python=str(python), start_timeout_s=0.2)
-    with pytest.raises(ConfigError, match=r"took more than 0\.2 s; find out where it hangs"):
+    env = VerifiersEnv("words", python=str(python), start_timeout_s=0.6)
+    match = rf"after 0\.6 s .* {stage}.*; find out where it hangs"
+    with pytest.raises(ConfigError, match=match):
         next(iter(env.tasks("train")))
