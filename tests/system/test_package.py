@@ -273,7 +273,8 @@ def test_the_core_plays_evaluates_and_shows(core: WheelVenv, endpoint: str, tmp_
         f"export {run} -o exported",
         f"view {run} --no-open -o page.html",
         f"watch {run} --once",
-        "simulate agentic --no-recommend --steps 2",
+        "methods loss",
+        "simulate quickstart --no-recommend --steps 2",
         "model list",
         "gc",
     ]
@@ -296,7 +297,6 @@ def test_the_core_plays_evaluates_and_shows(core: WheelVenv, endpoint: str, tmp_
         ("plan quickstart", "agentrl plan", "train"),
         ("eval quickstart", "agentrl eval without --endpoint or --player", "train"),
         ("engine serve quickstart", "agentrl engine serve", "train"),
-        ("methods", "agentrl methods", "train"),
         ("check-template x", "agentrl check-template", "train"),
         ("eval quickstart --player gold", "code/", "reasoning"),
         ("import gymnasium:CartPole-v1", "agentrl_envs.adapters.gymnasium", "gym"),
