@@ -114,6 +114,22 @@ def test_all_families_but_one_work_without_pycosat(tmp_path: Path) -> None:
     assert (second, done.stderr) == ("False", "")
 
 
+def test_matplotlib_is_imported_for_the_families_that_need_it() -> None:
+    """Mutant seen caught: cellpylib imported with reasoning-gym."""
+    script = (
+        "import sys, warnings; warnings.simplefilter('error', SyntaxWarning)\n"
+        "from agentrl_envs.reasoning.family import ReasoningFamily\n"
+        "for name in ('chain_sum', 'game_of_life'):\n"
+        "    family = ReasoningFamily(name)\n"
+        "    entry = next(family.entries(3))[1]\n"
+        "    print(family.judge(entry['answer'], entry), 'matplotlib' in sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
+    )
+    assert (done.stdout, done.stderr) == ("1.0 False\n1.0 True\n", "")
+
+
 def test_a_second_writer_of_a_store_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with StoreWriter.open(folder):
