@@ -276,6 +276,7 @@ def test_the_core_plays_evaluates_and_shows(core: WheelVenv, endpoint: str, tmp_
         "methods loss",
         "simulate quickstart --no-recommend --steps 2",
         "model list",
+        "doctor",
         "gc",
     ]
     results = run_commands(core, lines, tmp_path)
@@ -283,6 +284,8 @@ def test_the_core_plays_evaluates_and_shows(core: WheelVenv, endpoint: str, tmp_
     told = dict(zip(commands, results, strict=True))
     assert {line: err for line, (code, _, err, _) in told.items() if code} == {}
     assert "quickstart" in told["configs"][1]
+    assert "not known without PIL" in told["doctor"][1]
+    assert "reinstall" not in told["doctor"][1]
     assert "pass@1" in told[lines[11]][1]
     assert (tmp_path / "shop" / "gold.jsonl").stat().st_size > 0
     assert (tmp_path / "shop" / "page.html").read_text(encoding="utf-8").startswith("<!doctype")
