@@ -1,11 +1,12 @@
 """What does `pip install` bring with each extra, and how soon does agentrl do something?
 
-Each extra is installed as a wheel with the versions of constraints.txt, into an empty venv without
-pip, by the pip of this interpreter and from wherever that is configured to take packages; an extra
-that it cannot install is named below the table. `vllm`, which brings gigabytes of CUDA, is left out
-unless `--only` names it. Sizes are those of all files, what pip compiles among them. Commands are
-those of the installed wheel; their first run is not measured. Training begins with the quickstart's
-policy and no warm start, and is over at its first turn; the evaluation before it plays one task.
+Each extra is installed as a wheel with the versions of constraints.txt (`sinks` with the newest),
+into an empty venv without pip, by the pip of this interpreter and from wherever that is configured
+to take packages; an extra that it cannot install is named below the table. `vllm`, which brings
+gigabytes of CUDA, is left out unless `--only` names it. Sizes are those of all files, what pip
+compiles among them. Commands are those of the installed wheel; their first run is not measured.
+Training begins with the quickstart's policy and no warm start, and is over at its first turn; the
+evaluation before it plays one task.
 
 A command's CPU seconds have as a measure those of `python -c pass` of the same venv and round.
 
@@ -36,6 +37,8 @@ EXTRAS = (
     *("sinks", "renderers", "torchao"),
 )
 LARGE = ("vllm",)
+UNCONSTRAINED = ("sinks",)
+"""Trackio asks for an older pillow than constraints.txt has."""
 QUICK = (CORE,)
 BEFORE = (CORE, TRAINING)
 BASE = "python -c pass"
@@ -106,7 +109,8 @@ def install(extra: str, wheel: Path, constraints: Path, venv: Path) -> tuple[flo
     wanted = f"{wheel}[{extra}]" if extra != CORE else str(wheel)
     pip = [sys.executable, "-m", "pip", "--python", venv / "bin" / "python", "install", "-q"]
     began, used = time.perf_counter(), children_cpu_s()
-    call(*pip, "-c", constraints, wanted, cwd=venv.parent)
+    versions = [] if extra in UNCONSTRAINED else ["-c", constraints]
+    call(*pip, *versions, wanted, cwd=venv.parent)
     return time.perf_counter() - began, children_cpu_s() - used
 
 

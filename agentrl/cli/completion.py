@@ -12,7 +12,7 @@ INSTRUCTION = "_AGENTRL_COMPLETE"
 """Variable by which a shell's script says that it asks for words."""
 BASH = "complete_bash"
 MOST_RUNS = 200
-CONFIG_COMMANDS = ("eval", "plan", "train", "warmstart")
+CONFIG_COMMANDS = ("eval", "plan", "simulate", "train", "warmstart")
 """Commands whose first argument is a config and whose others are overrides."""
 
 

@@ -12,10 +12,10 @@ from typer.core import TyperCommand
 from agentrl.cli.arguments import JsonFlag
 from agentrl.cli.console import out, show_json, show_table, show_text
 from agentrl.errors import ConfigError
-from agentrl.learn.slot_names import SLOT_NAMES, check_slot
 
 INDENT = " " * 6
 FOR = "--for"
+OWN_FUNCTION = "or a function of yours: name: custom, function: package.module:f"
 
 
 class MethodsCommand(TyperCommand):
@@ -30,7 +30,9 @@ class MethodsCommand(TyperCommand):
 
 def complete_slot(incomplete: str) -> list[str]:
     """Return the slots that begin with what was typed."""
-    return [name for name in SLOT_NAMES if name.startswith(incomplete)]
+    from agentrl.config.method_table import read_table
+
+    return [name for name in read_table() if name.startswith(incomplete)]
 
 
 def complete_situation(incomplete: str) -> list[str]:
@@ -61,7 +63,7 @@ def methods(
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """List the training methods of each slot, with their keys, requirements, and sources."""
+    """List the methods of each slot, with their keys, requirements, and sources."""
     if markdown and as_json:
         raise ConfigError("--markdown and --json exclude each other; leave one of them out")
     if situation is not None:
@@ -71,23 +73,23 @@ def methods(
             )
         _show_advice(situation, markdown=markdown, as_json=as_json)
         return
-    if slot:
-        check_slot(slot)
-    from agentrl.learn import catalogue
+    from agentrl.config import method_table
 
-    slots = catalogue.slots(slot)
+    table = method_table.read_table(slot)
     if as_json:
-        show_json([method for each in slots for method in catalogue.to_json(each)])
+        show_json([row for entries in table.values() for row in method_table.to_json(entries)])
         return
     if markdown:
-        show_text(catalogue.markdown())
+        show_text(method_table.markdown())
         return
-    for each in slots:
-        show_text(out.paint(f"learn.{each.key}", "bold"))
-        for row in catalogue.rows(each):
+    for entries in table.values():
+        heading = method_table.heading(entries)
+        show_text(out.paint(heading, "bold"))
+        for row in method_table.rows(entries):
             _show(row)
+        if heading.startswith("learn."):
+            show_text(f"  {OWN_FUNCTION}")
         show_text()
-    show_text("every slot also accepts your own function: name: custom, function: package.module:f")
 
 
 def _show_advice(name: str, *, markdown: bool, as_json: bool) -> None:
@@ -116,12 +118,12 @@ def _show_advice(name: str, *, markdown: bool, as_json: bool) -> None:
 
 
 def _show(row: Sequence[str]) -> None:
-    from agentrl.learn import catalogue
+    from agentrl.config.method_table import HEADINGS
 
     name, meaning, *others = row
     show_text(f"  {name}")
     _show_wrapped(meaning)
-    for heading, cell in zip(catalogue.HEADINGS[2:], others, strict=True):
+    for heading, cell in zip(HEADINGS[2:], others, strict=True):
         if cell:
             _show_wrapped(f"{heading}: {cell}")
 

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from agentrl.cli.arguments import JsonFlag, Overrides
+from agentrl.cli.completion import complete_config
 from agentrl.cli.console import err, show_json, show_table, show_text
 from agentrl.cli.progress import watch
 from agentrl.cli.trace import find_trace
+from agentrl.errors import ConfigError
 
 if TYPE_CHECKING:
     from agentrl.simulate.provision import ProvisionPlan
@@ -21,7 +23,9 @@ def simulate(
         str,
         typer.Argument(
             metavar="CONFIG|TRACE",
-            help="Config file, trace file, or synthetic trace: lognormal, bimodal, agentic.",
+            autocompletion=complete_config,
+            help="Config file, a name of agentrl configs, a trace file, or a synthetic trace: "
+            "lognormal, bimodal, agentic.",
         ),
     ],
     overrides: Overrides = None,
@@ -152,14 +156,17 @@ def _setting(
     failures: float | None,
 ) -> "StudySetting":
     from agentrl.config.load import load_config
+    from agentrl.config.packaged import find_config_file
     from agentrl.rollout.scheduler.policy import SchedulerPolicy
     from agentrl.simulate.engine import EngineSpeed
     from agentrl.simulate.study import StudySetting
+    from agentrl.simulate.synthetic import TRACES
 
     policy = SchedulerPolicy(groups_per_step=16, group_size=8, concurrency=256, over_provision=2.0)
     speed = EngineSpeed()
-    if target.endswith((".yaml", ".yml")):
-        config = load_config(Path(target), overrides)
+    file = find_config_file(Path(target))
+    if file.suffix in (".yaml", ".yml"):
+        config = load_config(file, overrides)
         policy = SchedulerPolicy(
             groups_per_step=config.rollout.tasks_per_step,
             group_size=config.rollout.group_size,
@@ -169,6 +176,12 @@ def _setting(
         )
         speed = EngineSpeed(slots=config.engine.slots)
         target = trace or "agentic"
+    elif not file.exists() and target not in TRACES:
+        raise ConfigError(
+            f"{target!r} is neither a file nor the name of a config or trace; `agentrl configs` "
+            f"lists the configs, and the synthetic traces are {', '.join(TRACES)}. `agentrl trace "
+            "record RUN` writes the trace of a run"
+        )
     return StudySetting(
         trace=find_trace(target),
         policy=policy,

@@ -1,4 +1,7 @@
-"""Every slot of the learning half and every method in it, for `agentrl methods` and the docs."""
+"""Every slot of the learning half and every method in it.
+
+As a program, it writes the table that `agentrl methods` reads: `python -m agentrl.learn.catalogue`.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,8 +10,18 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import ValidationError
 
+from agentrl.config.curation import CurationSection
 from agentrl.config.learn import LearnSection
-from agentrl.config.schema import ConfigKey, format_value, iter_own_keys, method_of
+from agentrl.config.method_table import (
+    FILE,
+    OTHER,
+    WITH,
+    KnobEntry,
+    MethodEntry,
+    format_table,
+)
+from agentrl.config.run import RunConfig
+from agentrl.config.schema import ConfigKey, format_value, iter_own_keys, lookup, method_of
 from agentrl.config.section import ConfigSection
 from agentrl.learn import (
     advantages,
@@ -22,7 +35,6 @@ from agentrl.learn import (
     shaping,
 )
 from agentrl.learn.method import LearnMethod, Need
-from agentrl.learn.slot_names import SLOT_NAMES, check_slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,53 +70,88 @@ METHODS: Mapping[str, Sequence[LearnMethod[Any]]] = {
     "selection": selection.METHODS,
     "hint": hint.METHODS,
 }
-SLOTS = tuple(MethodSlot(name, METHODS[name]) for name in SLOT_NAMES)
+SLOTS = tuple(MethodSlot(name, methods) for name, methods in METHODS.items())
 """All slots, in the order in which `docs/methods.md` explains them."""
 
-HEADINGS = ("name", "what it is", "knobs", "needs", "source")
+SECTION_SOURCES: Mapping[str, str] = {
+    "rollout.branching": "Dong et al. 2025, arXiv 2507.19849 (ARPO) and 2510.14545 (AEPO); Tree-"
+    "GRPO, arXiv 2509.21240",
+    "rollout.drafts": "Liu et al. 2025 (SPEC-RL), arXiv 2509.23232",
+    "rollout.schedule": "SIRI, arXiv 2509.25176",
+    "rollout.growth": "AgentMath, arXiv 2512.20745",
+    "learn.kl": "Liu et al. 2025 (ProRL), arXiv 2505.24864; BroRL, arXiv 2510.01180",
+}
+"""Sections that are a method of their own, and their sources."""
+CURATION_SOURCES: Mapping[str, str] = {
+    "sampler.cdas": "CDAS, arXiv 2505.17652",
+    "sampler.vade": "VADE, arXiv 2511.18902",
+    "allocation.dart": "DART, arXiv 2509.23866",
+    "allocation.dars": "DARS, arXiv 2508.13755",
+    "allocation.xrpo": "XRPO, arXiv 2510.06672",
+    "allocation.duet": "DUET, arXiv 2605.08441; Haoyu-Hu/DUET",
+    "filter.dapo": "Yu et al. 2025 (DAPO), arXiv 2503.14476; UI-S1, arXiv 2509.11543",
+    "pool.success": "DART, arXiv 2509.23866",
+    "members.balanced": "DART, arXiv 2509.23866",
+    "steps.high_entropy": "DART, arXiv 2509.23866",
+}
+"""Sources of the methods of curation, by slot and name."""
 
 
-def slots(key: str = "") -> tuple[MethodSlot, ...]:
-    """Return the slot of that name, or all of them. Raises `ConfigError` for another name."""
-    if not key:
-        return SLOTS
-    check_slot(key)
-    return tuple(slot for slot in SLOTS if slot.key == key)
+def collect_entries() -> Iterator[MethodEntry]:
+    """Yield every method in words: of `learn`, of `curation`, and sections that are one each."""
+    for slot in SLOTS:
+        yield from describe_slot(slot)
+    for key in iter_own_keys(CurationSection, "curation."):
+        default = key.field.default
+        for section in key.sections:
+            yield _describe(
+                section,
+                slot=key.name,
+                path=key.path,
+                default=type(default) is section,
+                source=CURATION_SOURCES.get(f"{key.name}.{method_of(section)}", ""),
+            )
+    for path, source in SECTION_SOURCES.items():
+        (key,) = lookup(RunConfig, path)
+        (section,) = key.sections
+        yield _describe(section, slot=OTHER, path=path, default=False, source=source)
 
 
-def rows(slot: MethodSlot, *, mark: str = "") -> list[tuple[str, ...]]:
-    """Return a row per method, as in `HEADINGS`; `mark` stands on both sides of what is typed."""
-    return [
-        (
-            f"{mark}{name}{mark}" + (" (default)" if name == slot.default else ""),
-            " ".join((method.section.__doc__ or "").split()),
-            ", ".join(f"{mark}{k.name}: {k.default}{mark}" for k in knobs(method.section)),
-            "; ".join(_needs(method, mark)),
-            method.source,
+def describe_slot(slot: MethodSlot) -> Iterator[MethodEntry]:
+    """Yield the methods of a slot of `learn` in words."""
+    for method in slot.methods:
+        yield _describe(
+            method.section,
+            slot=slot.key,
+            path=f"learn.{slot.key}",
+            default=method_of(method.section) == slot.default,
+            needs=tuple(_needs(method)),
+            source=method.source,
         )
-        for method in slot.methods
-        if (name := method_of(method.section))
-    ]
 
 
-def to_json(slot: MethodSlot) -> list[dict[str, Any]]:
-    """Return the methods of a slot as plain values."""
-    return [
-        {
-            "slot": slot.key,
-            "name": name,
-            "default": name == slot.default,
-            "description": " ".join((method.section.__doc__ or "").split()),
-            "keys": {
-                key.name: {"type": key.wants, "default": key.default, "meaning": key.doc}
-                for key in knobs(method.section)
-            },
-            "needs": list(_needs(method, "")),
-            "source": method.source,
-        }
-        for method in slot.methods
-        if (name := method_of(method.section))
-    ]
+def _describe(
+    section: type[ConfigSection],
+    *,
+    slot: str,
+    path: str,
+    default: bool,
+    source: str,
+    needs: tuple[str, ...] = (),
+) -> MethodEntry:
+    return MethodEntry(
+        slot=slot,
+        path=path,
+        name=method_of(section) or path,
+        default=default,
+        description=" ".join((section.__doc__ or "").split()),
+        keys={
+            key.name: KnobEntry(type=key.wants, default=key.default, meaning=key.doc)
+            for key in knobs(section)
+        },
+        needs=needs,
+        source=source,
+    )
 
 
 def knobs(section: type[ConfigSection]) -> list[ConfigKey]:
@@ -126,22 +173,13 @@ def variants(section: type[ConfigSection]) -> Iterator[tuple[str, ConfigSection]
                 continue
 
 
-def markdown() -> str:
-    """Return a table per slot, for the documentation."""
-    parts: list[str] = []
-    for slot in SLOTS:
-        parts += [f"### `{slot.key}`", "", _line(HEADINGS), _line(["---"] * len(HEADINGS))]
-        parts += [*(_line(row) for row in rows(slot, mark="`")), ""]
-    return "\n".join(parts)
-
-
-def _needs(method: LearnMethod[Any], mark: str) -> Iterator[str]:
+def _needs(method: LearnMethod[Any]) -> Iterator[str]:
     """Yield what a method needs with its defaults, and what choices add to that."""
     always: frozenset[Need] = method.needs(method.section())
     yield from sorted(always)
     for words, section in variants(method.section):
         if more := method.needs(section) - always:
-            yield f"{', '.join(sorted(more))} with {mark}{words}{mark}"
+            yield f"{', '.join(sorted(more))}{WITH}{words}"
 
 
 def _choices(annotation: object) -> Iterator[object]:
@@ -156,5 +194,5 @@ def _choices(annotation: object) -> Iterator[object]:
             yield from _choices(member)
 
 
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+if __name__ == "__main__":
+    FILE.write_text(format_table(collect_entries()), encoding="utf-8")

@@ -37,7 +37,7 @@ from agentrl.authoring.gold import GoldEpisode
 from agentrl.env import Box
 from agentrl.errors import ConfigError
 from agentrl.message import Content, Image, Message, ToolCall
-from agentrl.runtime.atomic_files import lines_file, write_bytes
+from agentrl.runtime.atomic_files import lines_file, name_disk_errors, write_bytes
 from agentrl.runtime.image_files import ENDINGS
 
 VERSION = 2
@@ -257,7 +257,7 @@ def write_recordings(
 def append_recording(path: Path, recording: ConversationRecording) -> None:
     """Add one to a JSONL file, whose pictures become files; it is made where it is not there."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
+    with name_disk_errors(path), path.open("a", encoding="utf-8") as file:
         file.write(line_of(path, recording, picture_files=True))
 
 

@@ -82,13 +82,25 @@ def lines_file(path: Path) -> Generator[Callable[[str], None]]:
 def _replacing(path: Path) -> Generator[Path]:
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        yield partial
+        with name_disk_errors(path):
+            yield partial
         partial.replace(path)
         sync_path(path.parent)
     except BaseException as error:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
         if isinstance(error, OSError) and str(error.filename) == str(partial):
+            error.filename = str(path)
+        raise
+
+
+@contextmanager
+def name_disk_errors(path: Path) -> Generator[None]:
+    """Put the file into the errors of a full or broken disk, which a write raises without it."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno in DISK_ERRORS:
             error.filename = str(path)
         raise
 

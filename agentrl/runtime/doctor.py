@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Protocol
 
-from agentrl.runtime.extras import EXTRAS, install_command, is_installed, list_extras
+from agentrl.runtime.extras import (
+    EXTRAS,
+    install_command,
+    is_installed,
+    list_extras,
+    missing_module,
+)
 from agentrl.runtime.machine import PACKAGES, gpus, usable_cores, version_of
 
 ENTRY_POINTS = "agentrl.runtime.doctor"
@@ -48,11 +54,17 @@ def examine() -> Iterator[tuple[str, list[SystemPart]]]:
         try:
             report: Callable[[], Iterable[SystemPart]] = point.load()
         except ImportError as error:
-            missing = f"cannot be imported: {error}"
-            yield point.name, [ProbedPart(point.name, False, missing, "reinstall its package")]
+            yield point.name, [explain_import(point.name, error)]
         else:
             yield point.name, list(report())
     yield "extras", [*_probe_extras()]
+
+
+def explain_import(name: str, error: ImportError) -> ProbedPart:
+    """Return what stands for parts whose module cannot be imported."""
+    if module := missing_module(error):
+        return ProbedPart(name, False, f"not known without {module}", "see the extras below")
+    return ProbedPart(name, False, f"cannot be imported: {error}", "reinstall its package")
 
 
 def _probe_python() -> Iterator[SystemPart]:

@@ -3,8 +3,8 @@
 import pytest
 
 from agentrl.config.load import load_config
+from agentrl.config.method_table import OTHER, read_table, rows
 from agentrl.evaluation.interval import IntervalEstimate
-from agentrl.learn.catalogue import SLOTS, rows
 from benchmarks.commands import QUICKSTART
 from benchmarks.method_rows import ROWS, SITUATIONS
 from benchmarks.methods import (
@@ -31,7 +31,12 @@ def run(name: str, *points: tuple[int, float], cpu_s: float = 1.0) -> MethodRun:
 
 
 def test_every_method_that_is_no_default_has_a_row() -> None:
-    names = {f"{slot.key}.{row[0]}" for slot in SLOTS for row in rows(slot)}
+    names = {
+        f"{slot}.{row[0]}"
+        for slot, entries in read_table().items()
+        if slot != OTHER
+        for row in rows(entries)
+    }
     assert {name for name in names if not name.endswith("(default)")} <= set(ROWS)
 
 

@@ -273,8 +273,10 @@ def test_the_core_plays_evaluates_and_shows(core: WheelVenv, endpoint: str, tmp_
         f"export {run} -o exported",
         f"view {run} --no-open -o page.html",
         f"watch {run} --once",
-        "simulate agentic --no-recommend --steps 2",
+        "methods loss",
+        "simulate quickstart --no-recommend --steps 2",
         "model list",
+        "doctor",
         "gc",
     ]
     results = run_commands(core, lines, tmp_path)
@@ -282,6 +284,8 @@ def test_the_core_plays_evaluates_and_shows(core: WheelVenv, endpoint: str, tmp_
     told = dict(zip(commands, results, strict=True))
     assert {line: err for line, (code, _, err, _) in told.items() if code} == {}
     assert "quickstart" in told["configs"][1]
+    assert "not known without PIL" in told["doctor"][1]
+    assert "reinstall" not in told["doctor"][1]
     assert "pass@1" in told[lines[11]][1]
     assert (tmp_path / "shop" / "gold.jsonl").stat().st_size > 0
     assert (tmp_path / "shop" / "page.html").read_text(encoding="utf-8").startswith("<!doctype")
@@ -296,7 +300,6 @@ def test_the_core_plays_evaluates_and_shows(core: WheelVenv, endpoint: str, tmp_
         ("plan quickstart", "agentrl plan", "train"),
         ("eval quickstart", "agentrl eval without --endpoint or --player", "train"),
         ("engine serve quickstart", "agentrl engine serve", "train"),
-        ("methods", "agentrl methods", "train"),
         ("check-template x", "agentrl check-template", "train"),
         ("eval quickstart --player gold", "code/", "reasoning"),
         ("import gymnasium:CartPole-v1", "agentrl_envs.adapters.gymnasium", "gym"),

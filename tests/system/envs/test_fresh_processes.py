@@ -5,10 +5,12 @@ import os
 import subprocess
 import sys
 import sysconfig
+import tomllib
 from pathlib import Path
 
 from agentrl.store.writer import StoreWriter
 from agentrl_envs.families import FAMILIES, HASH_ORDERED
+from agentrl_envs.reasoning.optional_pycosat import NEEDED
 
 IMPORTING = """
 import sys
@@ -112,6 +114,43 @@ def test_all_families_but_one_work_without_pycosat(tmp_path: Path) -> None:
     first, second = done.stdout.splitlines()
     assert first.startswith("task family 'zebra_puzzles' needs pycosat, which is not installed: ")
     assert (second, done.stderr) == ("False", "")
+
+
+def test_what_reasoning_gym_lacks_is_named_with_the_way_out(root: Path) -> None:
+    """Mutant seen caught: the error of the import told as it is."""
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    names = [each.partition(">")[0] for each in project["dependency-groups"]["reasoning"]]
+    assert names == NEEDED.split()
+    script = (
+        "import sys; sys.modules['zss'] = None\n"
+        "from agentrl.errors import ConfigError\n"
+        "from agentrl_envs.reasoning.family import ReasoningFamily\n"
+        "try:\n"
+        "    ReasoningFamily('chain_sum')\n"
+        "except ConfigError as error:\n"
+        "    print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
+    )
+    said = f"reasoning-gym needs zss, which is not installed: pip install {NEEDED}\n"
+    assert (done.stdout, done.stderr) == (said, "")
+
+
+def test_matplotlib_is_imported_for_the_families_that_need_it() -> None:
+    """Mutant seen caught: cellpylib imported with reasoning-gym."""
+    script = (
+        "import sys, warnings; warnings.simplefilter('error', SyntaxWarning)\n"
+        "from agentrl_envs.reasoning.family import ReasoningFamily\n"
+        "for name in ('chain_sum', 'game_of_life'):\n"
+        "    family = ReasoningFamily(name)\n"
+        "    entry = next(family.entries(3))[1]\n"
+        "    print(family.judge(entry['answer'], entry), 'matplotlib' in sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
+    )
+    assert (done.stdout, done.stderr) == ("1.0 False\n1.0 True\n", "")
 
 
 def test_a_second_writer_of_a_store_is_refused(tmp_path: Path) -> None:

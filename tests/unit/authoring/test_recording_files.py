@@ -148,6 +148,11 @@ def test_lines_are_added_and_what_is_there_stays(tmp_path: Path) -> None:
     assert "places" not in json.loads(file.read_text().splitlines()[0])["messages"][1], (
         "nobody asked where elements were"
     )
+    full = tmp_path / "full.jsonl"
+    full.symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left") as failure:
+        append_recording(full, found[0])
+    assert failure.value.filename == str(full)
 
 
 @pytest.mark.parametrize(

@@ -68,12 +68,24 @@ def test_a_recording_is_refused_before_it_is_played(
     assert err.startswith(f"error: FILE is {file}, which is a folder; give the path of a file")
 
 
-def test_an_unknown_slot_is_told_before_the_methods_are_imported(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("words", [("proximal",), ("--json",), ("--markdown",)])
+def test_methods_are_listed_without_an_import_of_any(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Mutant seen caught: the catalogue asked first, which takes seconds and the extra `train`."""
+    """Mutant seen caught: the catalogue read, which takes seconds and the extra `train`."""
     monkeypatch.setitem(sys.modules, "agentrl.learn.catalogue", None)
     monkeypatch.delattr("agentrl.learn.catalogue", raising=False)
-    code, out, err = agentrl(capsys, "methods", "los", "--json")
+    code, out, err = agentrl(capsys, "methods", *words)
+    assert (code, err) == (0, "")
+    assert "log_linear" in out
+
+
+def test_simulate_takes_what_train_takes_or_a_trace(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("rollout.tasks_per_step=3", "--no-recommend", "--steps", "2")
+    code, out, _ = agentrl(capsys, "simulate", "quickstart", *words)
+    assert code == 0
+    assert out.startswith("agentic: ")
+    assert "; 3 groups of 8, " in out
+    code, out, err = agentrl(capsys, "simulate", "quickstrat", *words)
     assert (code, out) == (2, "")
-    assert err.startswith("error: 'los' is not a slot; the slots are group_reward, ")
+    assert err.startswith("error: 'quickstrat' is neither a file nor the name of a config or trace")

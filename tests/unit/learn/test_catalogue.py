@@ -15,12 +15,22 @@ import numpy as np
 import pytest
 import yaml
 
+from agentrl.config import method_table
 from agentrl.config.learn import LearnSection
-from agentrl.config.schema import element_of, first_line, iter_own_keys, method_of, sections_of
+from agentrl.config.method_table import read_table, rows
+from agentrl.config.run import RunConfig
+from agentrl.config.schema import (
+    element_of,
+    first_line,
+    iter_own_keys,
+    lookup,
+    method_of,
+    sections_of,
+)
 from agentrl.config.section import ConfigSection, CustomMethod
 from agentrl.errors import ConfigError
 from agentrl.learn import catalogue
-from agentrl.learn.catalogue import SLOTS, MethodSlot, rows, slots, variants
+from agentrl.learn.catalogue import SLOTS, MethodSlot, describe_slot, variants
 from agentrl.learn.method import LearnMethod, Need, always
 from agentrl.learn.sample import groups_of
 from agentrl.learn.trainer import PolicyTrainer
@@ -38,7 +48,28 @@ def test_the_documentation_holds_the_tables(root: Path) -> None:
     tables, end, _ = rest.partition("<!-- methods: end -->")
     assert begin
     assert end
-    assert tables.strip() == catalogue.markdown().strip()
+    assert tables.strip() == method_table.markdown().strip()
+
+
+def test_the_table_has_every_method() -> None:
+    """When this fails: `python -m agentrl.learn.catalogue`."""
+    text = method_table.format_table(catalogue.collect_entries())
+    assert method_table.FILE.read_text(encoding="utf-8") == text
+
+
+def test_the_table_names_keys_of_the_config_and_a_source_for_each_method() -> None:
+    entries = [entry for each in read_table().values() for entry in each]
+    for entry in entries:
+        (key,) = lookup(RunConfig, entry.path)
+        assert key.name == entry.slot or entry.path == entry.name
+        sourceless = entry.default or entry.name in ("none", "uniform")
+        assert entry.description
+        assert entry.source or sourceless, f"{entry.path} {entry.name}"
+    names = {(entry.slot, entry.name) for entry in entries}
+    assert {("filter", "dapo"), ("other", "rollout.growth"), ("other", "learn.kl")} <= names
+    assert len(names) == len(entries)
+    for name in catalogue.CURATION_SOURCES:
+        assert tuple(name.split(".")) in names
 
 
 def test_the_documentation_says_what_each_need_costs(root: Path) -> None:
@@ -91,7 +122,8 @@ def test_a_row_holds_knobs_and_needs() -> None:
     method: LearnMethod[Any] = LearnMethod(
         Blue, lambda section: section, "Somebody 2026", blue_needs
     )
-    (row,) = rows(MethodSlot("advantage", (method,)))
+    slot = MethodSlot("advantage", (method,))
+    (row,) = rows(describe_slot(slot))
     assert row == (
         "blue",
         "A colour.",
@@ -99,7 +131,7 @@ def test_a_row_holds_knobs_and_needs() -> None:
         "values; entropies with tone: dark",
         "Somebody 2026",
     )
-    (row,) = rows(MethodSlot("advantage", (method,)), mark="`")
+    (row,) = rows(describe_slot(slot), mark="`")
     assert row[2:4] == (
         "`tone: light`, `shiny: false`, `depth: null`",
         "values; entropies with `tone: dark`",
@@ -109,25 +141,30 @@ def test_a_row_holds_knobs_and_needs() -> None:
 
 
 def test_the_default_of_a_slot_is_marked() -> None:
-    marked = {s.key: [row[0] for row in rows(s) if "default" in row[0]] for s in SLOTS}
+    marked = {
+        slot: [row[0] for row in rows(entries) if "default" in row[0]]
+        for slot, entries in read_table().items()
+    }
     assert marked["advantage"] == ["grpo (default)"]
     assert marked["correction"] == ["tis (default)"]
-    assert marked["rejection"] == marked["selection"] == []
+    assert marked["sampler"] == ["stream (default)"]
+    assert marked["rejection"] == marked["selection"] == marked["other"] == []
 
 
 def test_one_slot_or_all(capsys: pytest.CaptureFixture[str]) -> None:
-    assert slots() == SLOTS
-    assert [slot.key for slot in slots("loss")] == ["loss"]
-    with pytest.raises(ConfigError, match=r"'los' is not a slot; .*advantage, loss, "):
-        slots("los")
+    assert [*read_table("loss")] == ["loss"]
+    with pytest.raises(ConfigError, match=r"'los' is not a slot; .*advantage, loss, .*, other"):
+        read_table("los")
     code, out, _ = agentrl(capsys, "methods", "proximal")
     assert code == 0
     assert "learn.proximal" in out
     assert "arXiv" in out
     assert "learn.loss" not in out
     _, out, _ = agentrl(capsys, "methods")
-    assert [key for key in (s.key for s in SLOTS) if f"learn.{key}" not in out] == []
-    assert agentrl(capsys, "methods", "--markdown")[1].strip() == catalogue.markdown().strip()
+    assert [slot.key for slot in SLOTS if f"learn.{slot.key}" not in out] == []
+    assert "curation.sampler" in out
+    assert "reset_every: null" in agentrl(capsys, "methods", "other")[1]
+    assert agentrl(capsys, "methods", "--markdown")[1].strip() == method_table.markdown().strip()
     code, _, err = agentrl(capsys, "methods", "los")
     assert (code, err.split(";")[0]) == (2, "error: 'los' is not a slot")
 

@@ -22,7 +22,9 @@ from agentrl.runtime.atomic_files import (
     DiskError,
     disk_advice,
     first_disk_error,
+    lines_file,
     new_folder,
+    write_text,
 )
 from agentrl.store.errors import DamagedStore, StoreError
 from benchmarks.store import play_group
@@ -101,6 +103,24 @@ def test_the_way_out_is_that_of_the_error() -> None:
     assert advice[errno.EROFS] == "Mount the disk writable"
     assert advice[errno.EIO].startswith("Check the disk")
     assert disk_advice("attempt to write a readonly database") == "Make its folder writable"
+
+
+def test_a_file_that_a_full_disk_does_not_take_is_named(tmp_path: Path) -> None:
+    """Mutants seen caught: the name left out; put into every error without one."""
+    path = tmp_path / "gold.jsonl"
+    partial = tmp_path / f".gold.jsonl.{os.getpid()}.partial"
+    partial.symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left") as failure:
+        write_text(path, "a line")
+    assert failure.value.filename == str(path)
+    partial.symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left") as failure, lines_file(path) as write:
+        write("a line" * 10_000)
+    assert failure.value.filename == str(path)
+    with pytest.raises(ConnectionResetError) as failure, lines_file(path) as write:
+        raise ConnectionResetError(errno.ECONNRESET, "an environment's own")
+    assert failure.value.filename is None
+    assert not [*tmp_path.iterdir()]
 
 
 def test_an_error_that_has_words_keeps_them(tmp_path: Path) -> None:

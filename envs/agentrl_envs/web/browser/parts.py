@@ -28,6 +28,6 @@ def parts() -> tuple[ProbedPart, ...]:
         "memory bound",
         not without,
         without or "a cgroup around every browser",
-        "see the cgroup rows above",
+        "see the cgroup rows below",
     )
     return program, isolated, bounded
