@@ -46,6 +46,7 @@ python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88
 
 html_theme = "furo"
+pygments_dark_style = "github-dark"
 html_title = f"agentrl {release}"
 html_copy_source = False
 html_show_sphinx = False

@@ -78,7 +78,9 @@ def view(
         unfinished = output.with_name(f".{output.name}.partial")
         try:
             with unfinished.open("w", encoding="utf-8", errors="replace") as file:
-                for part in page(sources, steps=steps, limit=limit):
+                for part in page(
+                    sources, steps=steps, limit=limit, say=partial(show_text, stream=err)
+                ):
                     file.write(part)
             unfinished.replace(output)
         except OSError as error:

@@ -234,6 +234,18 @@ def find_hints(path: str, value: object) -> dict[str, FieldHint]:
     return dict(_iter_hints(path, cast("dict[str, Any]", value)))
 
 
+def write_table() -> str:
+    """Return a table of the keys of other frameworks by what to write, for the documentation."""
+    names_by_hint: dict[FieldHint, list[str]] = {}
+    for name, hint in FIELD_HINTS.items():
+        names_by_hint.setdefault(hint, []).append(f"`{name}`")
+    rows = (
+        f"| {', '.join(names)} | {' '.join(f'`{one}`' for one in hint.overrides)} | {hint.note} |"
+        for hint, names in names_by_hint.items()
+    )
+    return "\n".join(["| their key | ours, for example | note |", "| --- | --- | --- |", *rows, ""])
+
+
 def _iter_hints(path: str, section: Mapping[str, Any]) -> Iterator[tuple[str, FieldHint]]:
     for name, value in section.items():
         yield from find_hints(f"{path}.{name}", value).items()

@@ -146,16 +146,24 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     lines: list[dict[str, Any]] = []
     for number, text in enumerate(whole, start=1):
         try:
-            line: Any = json.loads(text.decode())
-            if not isinstance(line, dict):
-                raise ValueError(f"it is a {type(line).__name__}")
-            lines.append(cast("dict[str, Any]", line))
+            lines.append(parse_line(text))
         except ValueError as error:
             raise ConfigError(
                 f"{path}:{number} is not a JSON object ({error}); the file was edited or the "
                 "disk is faulty: delete this line"
             ) from error
     return lines
+
+
+def parse_line(text: bytes) -> dict[str, Any]:
+    """Return the values of a line; `ValueError` for one that is not a JSON object."""
+    try:
+        line: Any = json.loads(text.decode())
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
+    if not isinstance(line, dict):
+        raise ValueError(f"it is a {type(line).__name__}")
+    return cast("dict[str, Any]", line)
 
 
 def _drop_torn_line(path: Path) -> None:

@@ -4,16 +4,23 @@ import gzip
 import json
 import time
 from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from math import isfinite
 from typing import Any, cast
 
-from agentrl.evaluation.reports import REPORT
 from agentrl.view.group_choice import StepRange, choose_groups
 from agentrl.view.index import GroupRow, columns
+from agentrl.view.run_files import (
+    FileFaults,
+    MetricLine,
+    read_metric_lines,
+    read_scores,
+    read_sessions,
+    read_summary,
+)
 from agentrl.view.run_reader import RunReader
 from agentrl.view.shell import begin_script, build_shell
 
@@ -81,10 +88,12 @@ def page(
     steps: StepRange,
     limit: int = LIMIT,
     max_bytes: int = MAX_BYTES,
+    say: Callable[[str], None] | None = None,
 ) -> Iterator[str]:
     """Yield the parts of a page of one run or two, in order.
 
-    It opens from disk and asks nobody for anything. Runs share the room that stories have.
+    It opens from disk and asks nobody for anything. Runs share the room that stories have. `say`
+    hears of each invalid value in a run's files; the page lists them, too.
     """
     names = name_runs(sources)
     stories: list[str] = []
@@ -94,7 +103,8 @@ def page(
         groups, left_out = choose_groups(source.facts(), steps=steps, limit=limit)
         rows: list[GroupRow] = []
         chunks = PageChunks(limit_bytes=max_bytes // len(sources))
-        for group_page in source.read_pages(groups):
+        faults = FileFaults()
+        for group_page in source.read_pages(groups, decisions=source.read_decisions(faults)):
             rows.append(group_page.row)
             if group_page.story is not None:
                 chunks.add(group_page.row.id, group_page.story)
@@ -105,7 +115,12 @@ def page(
                 f"which {chunks.limit_bytes / 2**20:,.0f} MiB had no room; groups at even "
                 "distances have theirs (--step, --serve)"
             )
-        index = build_index(source, rows, chunks.places, left_out, name=names[number])
+        index = build_index(
+            source, rows, chunks.places, left_out, name=names[number], faults=faults
+        )
+        if say is not None:
+            for line in index["run"]["faults"]:
+                say(f"{source.folder}/{line}")
         parts.append(_script(f"{prefix}index", pack(dump(index))))
         stories += [_script(f"{prefix}chunk-{at}", one) for at, one in chunks.packed.items()]
     head, tail = build_shell(" and ".join(names), runs=len(sources), is_served=False)
@@ -142,10 +157,15 @@ def build_index(
     left_out: Sequence[str],
     *,
     name: str,
+    faults: FileFaults,
 ) -> dict[str, Any]:
-    """Return everything but the stories."""
+    """Return everything but the stories; `faults` holds those of the files read for stories."""
     run: dict[str, Any] = source.config.get("run") or {}
-    hide = source.redaction
+    hide, folder = source.redaction, source.folder
+    metrics = _metrics(read_metric_lines(folder, faults))
+    sessions = hide.value(read_sessions(folder, faults))
+    summary = read_summary(folder, faults)
+    evaluation = hide.value(read_scores(folder, faults))
     return {
         "run": {
             "name": name,
@@ -153,15 +173,16 @@ def build_index(
             "steps": run.get("steps"),
             "config": hide.text(source.config_text),
             "settings": hide.value(dict(_flatten(source.config))),
-            "sessions": source.json("environment.json"),
-            "summary": source.json("summary.json"),
-            "evaluation": _evaluation(source.json(REPORT)),
+            "sessions": sessions,
+            "summary": summary,
+            "evaluation": evaluation,
+            "faults": faults.lines(hide.text),
             "readAt": round(time.time()),
             "openings": source.openings,
             "hasTokenizer": source.page_builder.vocabulary.is_known,
         },
         "leftOut": list(left_out),
-        "metrics": _metrics(source),
+        "metrics": metrics,
         **columns(rows, places),
     }
 
@@ -203,24 +224,7 @@ def _drop_infinite(value: Any) -> Any:
             return value
 
 
-def _evaluation(report: Any) -> dict[str, Any] | None:
-    if not isinstance(report, dict):
-        return None
-    summary = cast("dict[str, Any]", report)
-
-    def rates(scores: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: scores[name] for name in ("pass@1", "reward") if name in scores}
-
-    tags: Mapping[str, Any] = summary.get("tags") or {}
-    return {
-        "confidence": summary.get("confidence"),
-        "overall": rates(summary),
-        "families": {tag: rates(scores) for tag, scores in tags.items()},
-    }
-
-
-def _metrics(source: RunReader) -> dict[str, list[Any]]:
-    lines = source.metrics()
+def _metrics(lines: Sequence[MetricLine]) -> dict[str, list[Any]]:
     names = {name: None for line in lines for name in line}
     return {name: [line.get(name) for line in lines] for name in names}
 

@@ -93,6 +93,8 @@ def _facts(standing: RunStatus) -> Iterator[tuple[str, Text]]:
     groups = ", ".join(f"{count} {state}" for state, count in sorted(standing.groups.items()))
     yield "groups", Text(groups or "none recorded")
     yield "failures", _failures(standing)
+    for fault in standing.faults:
+        yield "file", Text(fault, style="red")
 
 
 def _reward(rewards: Sequence[tuple[int, IntervalEstimate]]) -> Text:

@@ -12,10 +12,11 @@ from agentrl.events.kinds import EnvExchange
 from agentrl.events.state import GroupState, RolloutState
 from agentrl.message import Content, Image, Message
 from agentrl.rollout.branching.decision import BranchDecision, explain
-from agentrl.rollout.branching.log import LoggedDecision, read_log
+from agentrl.rollout.branching.log import FILE, LoggedDecision, read_log
 from agentrl.store.token_credit import TokenCredit
 from agentrl.trajectory import Failed, Leaf, outcome_name, reward_of
 from agentrl.view.redaction import SecretRedaction
+from agentrl.view.run_files import FileFaults
 from agentrl.view.token_texts import TokenTexts
 from agentrl.view.tokens import cut, hidden_tokens, render_nodes, short
 
@@ -25,6 +26,8 @@ MAX_IMAGE_BYTES = 4 * 2**20
 """Of all pictures of a group together."""
 _PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 _ALL_SHOWN = SecretRedaction({})
+Decisions = Mapping[int, Sequence[Mapping[str, Any]]]
+"""Decisions about branches, by group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,12 +194,15 @@ def _find_error(leaf: Leaf | None) -> str:
     return leaf.outcome.error if leaf and isinstance(leaf.outcome, Failed) else ""
 
 
-def read_decisions(folder: Path) -> Mapping[int, list[dict[str, Any]]]:
+def read_decisions(folder: Path, faults: FileFaults) -> Decisions:
     """Return the decisions of every group, in order; none without a log that can be read."""
     decisions: dict[int, list[dict[str, Any]]] = {}
+    if not (folder / FILE).exists():
+        return decisions
     try:
         logged = [*read_log(folder)]
-    except ConfigError:
+    except ConfigError as error:
+        faults.add(FILE, "", f"no decision about branches is shown: {error}")
         return decisions
     for one in logged:
         if isinstance(one, LoggedDecision):

@@ -33,6 +33,7 @@ def build_live_state(standing: RunStatus) -> dict[str, Any]:
         "groups": dict(sorted(standing.groups.items())),
         "flying": len(standing.flying),
         "stuck": sum(map(is_stuck, standing.flying)),
+        "faults": list(standing.faults),
         "slowest": [_flying(one) for one in standing.flying[:SHOWN_FLYING]],
     }
 

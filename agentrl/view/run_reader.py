@@ -1,24 +1,23 @@
 """Content of a run folder for display, of a run that has ended or goes on."""
 
-import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from stat import S_ISREG
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from agentrl.config.document import read
 from agentrl.errors import ConfigError
-from agentrl.metrics.writer import FILE as METRICS
-from agentrl.metrics.writer import read_metrics
 from agentrl.store.errors import StoreError
 from agentrl.store.reader import GroupIndexRow, StoreReader
 from agentrl.store.token_credit import TokenCredit, read_credit
-from agentrl.view.group_page import GroupPageBuilder, read_decisions
+from agentrl.view.group_page import Decisions, GroupPageBuilder, read_decisions
 from agentrl.view.index import GroupRow, build_bare_row, build_row
 from agentrl.view.redaction import SecretRedaction
+from agentrl.view.run_files import FileFaults
 from agentrl.view.token_texts import find_vocabulary
 
 _SECTIONS = ("run", "env", "policy", "view")
@@ -67,8 +66,7 @@ class RunReader:
             return
         self.close()
         self.config_text, self.config = _read_config(self.folder / "config.yaml")
-        patterns: Sequence[str] = (self.config.get("view") or {}).get("redact") or ()
-        self.redaction = SecretRedaction(self._environ, patterns)
+        self.redaction = _build_redaction(self.folder / "config.yaml", self.config, self._environ)
         self.store = None if identity[1] is None else StoreReader(self.folder / "store")
         self._credit = lru_cache(maxsize=4)(partial(_read_credit, self.folder))
         self.__dict__.pop("page_builder", None)
@@ -99,29 +97,21 @@ class RunReader:
         return [] if self.store is None else self.store.facts()
 
     def read_pages(
-        self, groups: Sequence[GroupIndexRow], *, stories: bool = True
+        self, groups: Sequence[GroupIndexRow], *, decisions: Decisions | None
     ) -> Iterator[GroupPage]:
-        """Yield the groups in order, each with its row; with its story if its tokens are there."""
+        """Yield the groups in order, each with its row; with its story if its tokens are there.
+
+        Without `decisions` no story is read.
+        """
         assert self.store is not None or not groups
-        decisions = read_decisions(self.folder) if stories else {}
         for facts in groups:
-            yield self._read_page(facts, decisions, stories=stories)
+            yield self._read_page(facts, decisions)
 
-    def metrics(self) -> list[dict[str, Any]]:
-        """Return the lines of `metrics.jsonl`; none before the first step."""
-        return read_metrics(self.folder) if (self.folder / METRICS).exists() else []
+    def read_decisions(self, faults: FileFaults) -> Decisions:
+        """Return the decisions about branches, by group; none without a log that can be read."""
+        return read_decisions(self.folder, faults)
 
-    def json(self, name: str) -> Any:
-        """Return a JSON file of the folder without secrets, or None if it is not there or whole."""
-        try:
-            text = (self.folder / name).read_text(encoding="utf-8")
-            return self.redaction.value(json.loads(text))
-        except (FileNotFoundError, json.JSONDecodeError):
-            return None
-
-    def _read_page(
-        self, facts: GroupIndexRow, decisions: Mapping[int, list[dict[str, Any]]], *, stories: bool
-    ) -> GroupPage:
+    def _read_page(self, facts: GroupIndexRow, decisions: Decisions | None) -> GroupPage:
         assert self.store is not None
         group, why = None, PRUNED
         if not facts.is_pruned:
@@ -136,9 +126,9 @@ class RunReader:
         credit = self._credit(facts.step) if facts.state == "trained" else {}
         row = build_row(facts, group, credit, self.redaction)
         story = None
-        if stories:
-            chosen = decisions.get(facts.id, ())
-            story = self.page_builder.story(group, credit=credit, decisions=chosen)
+        if decisions is not None:
+            own_decisions = decisions.get(facts.id, ())
+            story = self.page_builder.story(group, credit=credit, decisions=own_decisions)
         return GroupPage(row=row, story=story, has_story=True)
 
 
@@ -160,7 +150,29 @@ def _read_config(file: Path) -> tuple[str, dict[str, Any]]:
             raise ConfigError(
                 f"{file} is not the config of a run: {name} is {section!r}, expected its settings"
             )
+    steps, policy = (config.get("run") or {}).get("steps"), (config.get("policy") or {}).get("path")
+    if steps is not None and type(steps) is not int:
+        raise ConfigError(f"{file}: run.steps is {steps!r:.40}, expected a whole number")
+    if not isinstance(policy, str | None):
+        raise ConfigError(f"{file}: policy.path is {policy!r:.40}, expected a path or a name")
     return file.read_text(encoding="utf-8"), config
+
+
+def _build_redaction(
+    file: Path, config: Mapping[str, Any], environ: Mapping[str, str]
+) -> SecretRedaction:
+    """Return the redaction of a config; `ConfigError` for invalid patterns, which hide nothing."""
+    patterns: Any = (config.get("view") or {}).get("redact") or []
+    if not isinstance(patterns, list):
+        raise ConfigError(
+            f"{file}: view.redact is {patterns!r:.40}, expected a list of regular expressions"
+        )
+    try:
+        return SecretRedaction(environ, cast("list[str]", patterns))
+    except (re.error, TypeError) as error:
+        raise ConfigError(
+            f"{file}: view.redact is {patterns!r:.80}, expected regular expressions: {error}"
+        ) from error
 
 
 def _read_credit(folder: Path, step: int) -> dict[tuple[int, int], TokenCredit]:

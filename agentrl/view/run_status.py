@@ -1,18 +1,23 @@
 """Current state of a run, read from its folder."""
 
-import json
 import os
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
 from agentrl.evaluation.interval import IntervalEstimate, mean_estimate
 from agentrl.store.errors import StoreError
 from agentrl.store.reader import StoreReader
+from agentrl.view.run_files import (
+    FileFaults,
+    LockOwner,
+    MetricLine,
+    read_lock_owner,
+    read_metric_lines,
+)
 from agentrl.view.run_reader import RunReader
 
 RECENT_STEPS = 10
@@ -71,6 +76,8 @@ class RunStatus:
     """By state."""
     flying: Sequence[LiveRollout]
     """Those that move least first."""
+    faults: Sequence[str] = ()
+    """Invalid values in the run's files, one line each."""
 
     @property
     def left_s(self) -> float | None:
@@ -99,20 +106,21 @@ class RunMonitor:
         source = self.source
         source.refresh()
         store = source.store
-        lines = source.metrics()
-        newest: dict[str, Any] = lines[-1] if lines else {}
+        faults = FileFaults()
+        lines = read_metric_lines(source.folder, faults)
+        phase = phase_of(read_lock_owner(source.folder, faults))
+        newest = lines[-1] if lines else {}
         recent = lines[-RECENT_STEPS - 1 :]
-        step = int(newest.get("step", 0))
         run: Mapping[str, Any] = source.config.get("run") or {}
         counts = {} if store is None else store.counts()
         self._looks += 1
         return RunStatus(
             name=source.redaction.text(str(run.get("name") or source.folder.name)),
-            phase=phase_of(source.folder),
-            step=step,
+            phase=phase,
+            step=int(newest.get("step") or 0),
             steps=run.get("steps"),
-            figures={n: float(v) for n, v in newest.items() if isinstance(v, int | float)},
-            step_s=step_seconds([float(line["time"]) for line in recent]),
+            figures={name: value for name, value in newest.items() if value is not None},
+            step_s=step_seconds([t for line in recent if (t := line.get("time")) is not None]),
             rewards=[] if store is None else reward_curve(store.group_rewards()),
             learning=_compute_learning_share(recent),
             shares=None if store is None else _compute_shares(store),
@@ -124,6 +132,7 @@ class RunMonitor:
                 if name.startswith("groups/")
             },
             flying=[] if store is None else self._flying(store, now_s),
+            faults=faults.lines(source.redaction.text),
         )
 
     def _flying(self, store: StoreReader, now_s: float) -> list[LiveRollout]:
@@ -153,19 +162,17 @@ class RunMonitor:
         return sorted(rollouts, key=lambda one: (-(one.quiet_s or 0.0), -one.used_s))
 
 
-def phase_of(folder: Path) -> Phase:
+def phase_of(owner: LockOwner | None) -> Phase:
     """Return whether a process works in a run's folder, has left it, or was killed there.
 
     A process of another machine is taken at its word.
     """
-    try:
-        owner = json.loads((folder / "lock").read_text())
-    except (FileNotFoundError, json.JSONDecodeError):
+    if owner is None:
         return "ended"
-    if owner.get("host") != platform.node():
+    if owner.host != platform.node():
         return "running"
     try:
-        os.kill(int(owner["pid"]), 0)
+        os.kill(owner.pid, 0)
     except ProcessLookupError:
         return "killed"
     except PermissionError:
@@ -206,9 +213,9 @@ def step_seconds(times: Sequence[float]) -> float | None:
     return max(0.0, median(later - earlier for earlier, later in pairwise(times)))
 
 
-def _compute_learning_share(lines: Sequence[Mapping[str, Any]]) -> float | None:
-    learn = sum(float(line.get("seconds/learn") or 0) for line in lines)
-    whole = learn + sum(float(line.get("seconds/rollout") or 0) for line in lines)
+def _compute_learning_share(lines: Sequence[MetricLine]) -> float | None:
+    learn = sum(line.get("seconds/learn") or 0 for line in lines)
+    whole = learn + sum(line.get("seconds/rollout") or 0 for line in lines)
     return learn / whole if whole else None
 
 

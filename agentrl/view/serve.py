@@ -15,12 +15,15 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from agentrl.errors import ConfigError
+from agentrl.evaluation.reports import REPORT
+from agentrl.metrics.writer import FILE as METRICS
 from agentrl.store.errors import StoreError
 from agentrl.store.reader import GroupIndexRow
 from agentrl.view.document import build_index, dump, name_runs
 from agentrl.view.group_choice import StepRange
 from agentrl.view.index import GroupRow
 from agentrl.view.live import build_live_state
+from agentrl.view.run_files import SUMMARY, FileFaults
 from agentrl.view.run_reader import RunReader
 from agentrl.view.run_status import RunMonitor
 from agentrl.view.shell import begin_script, build_shell
@@ -86,7 +89,8 @@ class LiveRun:
         with self._lock:
             self._refresh()
             facts = [one for one in self._source.facts() if one.id == group]
-            pages = [*self._source.read_pages(facts)]
+            decisions = self._source.read_decisions(FileFaults())
+            pages = [*self._source.read_pages(facts, decisions=decisions)]
             return dump(pages[0].story) if pages and pages[0].story is not None else None
 
     def _refresh(self) -> None:
@@ -100,7 +104,7 @@ class LiveRun:
         store = self._source.store
         size = [
             file.stat().st_size if (file := self._source.folder / name).exists() else 0
-            for name in ("metrics.jsonl", "summary.json")
+            for name in (METRICS, SUMMARY, REPORT)
         ]
         is_known = self._source.page_builder.vocabulary.is_known
         return (None if store is None else store.newest, is_known, *size)
@@ -110,12 +114,13 @@ class LiveRun:
         for one in facts:
             entry = self._rows.get(one.id)
             if entry is None or entry[0] != one or one.state == "open":
-                (page,) = self._source.read_pages([one], stories=False)
+                (page,) = self._source.read_pages([one], decisions=None)
                 self._rows[one.id] = (one, page.row, page.has_story)
         rows = [self._rows[one.id] for one in facts]
         places = {row.id: row.id for _, row, has_story in rows if has_story}
         own_rows = [row for _, row, _ in rows]
-        return dump(build_index(self._source, own_rows, places, [], name=self.name))
+        index = build_index(self._source, own_rows, places, [], name=self.name, faults=FileFaults())
+        return dump(index)
 
 
 def build_app(runs: Sequence[LiveRun], *, token: str) -> "Starlette":

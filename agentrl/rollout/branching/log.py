@@ -93,7 +93,7 @@ def read_log(folder: Path) -> Iterator[Logged]:
             f"{path}: no such file; {folder} has no run with rollout.branching that has completed "
             "a group"
         )
-    for number, text in enumerate(path.read_text(encoding="utf-8").split("\n")[:-1], start=1):
+    for number, text in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
         try:
             yield _LOGGED.validate_json(text)
         except ValidationError as error:

@@ -37,7 +37,14 @@ function liveParts(run, live, isOpen) {
       live.shares && use("Trajectories", [["policy", live.shares.policy], ["environment", live.shares.world], ["waiting and the rest", live.shares.other]]),
     ),
     live.slowest.length > 0 && slowest(run, live, isOpen),
+    // The overview lists those of the files that it shows.
+    faultNotice(live.faults.filter((line) => !run.index.run.faults.includes(line))),
   ];
+}
+
+/** Lists the invalid values in a run's files. */
+export function faultNotice(faults, of = "") {
+  return faults.length > 0 && h("div", { class: "notice faults", role: "note" }, `Invalid values in files${of}:`, h("ul", {}, faults.map((line) => h("li", {}, visible(line)))));
 }
 
 function liveFacts(live) {

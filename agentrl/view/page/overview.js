@@ -4,7 +4,7 @@ import { rewardsOf } from "./data.js";
 import { makeChart } from "./chart.js";
 import { definitions, fill, h } from "./dom.js";
 import { count, endsOf, interval, mean, number, seconds, visible, whole, words } from "./format.js";
-import { makeLive } from "./live.js";
+import { faultNotice, makeLive } from "./live.js";
 
 const HEADLINES = {
   "seconds/rollout": "Waiting for groups, s",
@@ -86,6 +86,7 @@ export function makeOverview({ runs, place: { lost } }) {
       shown.map((run, place) => definitions(`facts ${isTwo ? `run-${place}` : ""}`, runFacts(run))),
       shown.map(({ index }) => [
         index.leftOut.length > 0 && h("p", { class: "notice", role: "note" }, `Not on this page${isTwo ? ` of ${visible(index.run.name)}` : ""}: ${index.leftOut.join("; ")}.`),
+        faultNotice(index.run.faults, isTwo ? ` of ${visible(index.run.name)}` : ""),
         !index.run.hasTokenizer && h("p", { class: "notice", role: "note" }, `The folder of ${visible(index.run.name)} has no tokenizer, so tokens are shown as numbers.`),
         index.run.evaluation && scores(index.run.evaluation),
       ]),
@@ -166,7 +167,7 @@ function differences(runs) {
 /** Scores of an evaluation: all tasks first, then family by family. */
 function scores(evaluation) {
   const rows = [["all tasks", evaluation.overall], ...Object.entries(evaluation.families)];
-  const heads = ["Held-out tasks", "pass@1", `${whole(100 * evaluation.confidence)} % interval`, "Mean reward", "Tasks"];
+  const heads = ["Held-out tasks", "pass@1", evaluation.confidence === null ? "Interval" : `${whole(100 * evaluation.confidence)} % interval`, "Mean reward", "Tasks"];
   return h(
     "section",
     { "aria-label": "Scores" },

@@ -17,6 +17,7 @@ from agentrl.authoring.gold import play_gold
 from agentrl.env import Action, BaseEnv, Env, Observation, Step, say
 from agentrl.errors import CheckError
 from agentrl.message import Message, ToolCall
+from agentrl.runtime.scope import shared
 from agentrl.task import Split, Task
 from agentrl.testing import ScriptedEnv, ScriptedTurn, check_env, check_tool
 from agentrl.tool import tool
@@ -375,6 +376,39 @@ def cleaned() -> Iterator[None]:
 async def test_a_broken_promise_is_named(broken: type[Env], promise: str) -> None:
     with pytest.raises(CheckError, match=f"^{promise}"):
         await check_env(broken(), timeout_s=2.0 if broken is not SlowReset else 0.05, grace_s=0.2)
+
+
+class SharedFile:
+    """A resource of a run that holds a file."""
+
+    def __init__(self) -> None:
+        self.file = os.open(os.devnull, os.O_RDONLY)
+
+    async def close(self) -> None:
+        os.close(self.file)
+
+
+class OpensLater(Honest):
+    """Its first task needs nothing of the run, and another one does."""
+
+    first: ClassVar[str] = ""
+
+    async def reset(self, **arguments: Any) -> tuple[Observation, dict[str, Any]]:
+        task = arguments["options"]["task"] if arguments.get("options") else None
+        if task is not None and not self.first:
+            type(self).first = task.id
+        if task is not None and task.id != self.first:
+
+            async def open_file() -> SharedFile:
+                return SharedFile()
+
+            await shared("later", open_file)
+        return await super().reset(**arguments)
+
+
+async def test_a_resource_of_the_run_that_a_later_task_opens_is_no_leak() -> None:
+    proven = await check_env(OpensLater(), grace_s=0.2)
+    assert proven[-1] == "nothing is left after close"
 
 
 async def test_what_lacks_a_method_is_no_environment() -> None:

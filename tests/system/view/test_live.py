@@ -89,6 +89,7 @@ def test_a_standing_is_told() -> None:
             }
             for number, quiet_s in enumerate((60.0, 59.9, None))
         ],
+        "faults": [],
     }
 
 

@@ -372,6 +372,25 @@ def test_no_secret_is_shown(view: "Page") -> None:
 
 
 @pytest.mark.chromium
+def test_invalid_values_in_files_are_listed_and_the_rest_is_shown(
+    browser: "Browser", tmp_path: Path
+) -> None:
+    run = MadeRun(folder=tmp_path / "made", groups=4, size=2).make()
+    (run / "metrics.jsonl").write_text(
+        '{"step": 1, "time": 1.0, "entropy": [2]}\n{"step": 2, "time": "x", "entropy": 0.5}\n'
+    )
+    (run / "report.json").write_text('{"pass@1": {"mean": 0.5}, "tags": {"<b>": 3}}')
+    with open_file(browser, write(run, tmp_path / "made.html")) as view:
+        lines = view.locator(".faults li").all_inner_texts()
+        assert len(lines) == 7
+        assert lines[0].startswith("metrics.jsonl:1: entropy is a list, expected a finite number")
+        assert lines[-1].startswith("report.json: pass@1.tasks is missing")
+        assert "report.json: tags.<b> is 3, expected scores" in lines[3]
+        goto(view, "groups", ".list-row")
+        assert view.locator(".list-row").count() == 4
+
+
+@pytest.mark.chromium
 def test_what_is_controlled_has_a_name(view: "Page") -> None:
     for place, selector in (
         ("overview", ".facts"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.config.field_names import FIELD_HINTS, FieldHint, find_hint
+from agentrl.config.field_names import FIELD_HINTS, FieldHint, find_hint, write_table
 from agentrl.config.load import load_config
 from agentrl.config.problem import unknown_key
 from agentrl.config.run import RunConfig
@@ -23,6 +23,16 @@ ROOMY = "engine.context_tokens=4096"
 def test_a_config_loads_with_what_a_hint_says(hint: FieldHint) -> None:
     load_config(CONFIG, [ROOMY, *hint.overrides])
     assert all(lookup(RunConfig, override.partition("=")[0]) for override in hint.overrides)
+
+
+def test_the_documentation_has_the_table(root: Path) -> None:
+    """When this fails: write what `write_table` returns between the two marks."""
+    text = (root / "docs" / "configuration.md").read_text(encoding="utf-8")
+    table = text.partition("<!-- other keys: begin -->\n")[2].partition("<!-- other keys: end -->")[
+        0
+    ]
+    assert table == write_table()
+    assert "| `beta`, `kl_beta`, " in table
 
 
 @pytest.mark.parametrize("name", FIELD_HINTS)

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from agentrl.cli.app import app
 from agentrl.view.frame import curve, frame, span
+from agentrl.view.run_files import FileFaults, read_lock_owner
 from agentrl.view.run_reader import RunReader
 from agentrl.view.run_status import RunMonitor, RunStatus, phase_of, reward_curve, step_seconds
 from benchmarks.made_run import MadeRun
@@ -109,7 +110,7 @@ def test_silence_is_counted_from_when_it_was_first_seen(folder: Path) -> None:
 def test_who_works_in_the_folder(tmp_path: Path, owner: object, phase: str) -> None:
     if owner is not None:
         (tmp_path / "lock").write_text(json.dumps(owner) if owner else "")
-    assert phase_of(tmp_path) == phase
+    assert phase_of(read_lock_owner(tmp_path, FileFaults())) == phase
 
 
 def test_curves_and_spans() -> None:
