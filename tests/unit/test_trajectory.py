@@ -4,14 +4,16 @@ Mutants seen caught: `share` appends always; `share` ignores the parent; `path_i
 `trajectory` takes log-probs of given nodes; `mask` true for `forced`; a branch that shows an image
 shows it in its sibling too; a context counts a withdrawn node; images keep the places they had
 before a withdrawal; a walk to the root at every turn, also without a call; images copied into every
-node; a log-prob that no float32 holds ends the run.
+node, or into every request; a log-prob that no float32 holds ends the run.
 """
 
 import asyncio
 import math
+import pickle
 import struct
 import sys
 import tracemalloc
+from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
@@ -22,6 +24,7 @@ from hypothesis import strategies as st
 from agentrl.message import Image, ImageSpan
 from agentrl.task import Task
 from agentrl.trajectory import (
+    ContextImages,
     Failed,
     Finished,
     Leaf,
@@ -279,6 +282,7 @@ def _tree_bytes(turns: int) -> int:
     tracemalloc.start()
     try:
         tree, at = Tree(TASK), None
+        requests: list[Sequence[ImageSpan]] = []
         for turn in range(turns):
             node = Node(
                 parent=at,
@@ -289,9 +293,26 @@ def _tree_bytes(turns: int) -> int:
                 image_spans=((0, 1),),
             )
             at = tree.add(node)
+            requests.append(tree.images(at))
         return tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
+
+
+def test_images_of_a_context_are_a_tuple_to_whoever_reads_them() -> None:
+    spans = [ImageSpan(IMAGE, at, at + 1) for at in range(3)]
+    images, whole = ContextImages(spans, 2), tuple(spans[:2])
+    spans.append(ImageSpan(IMAGE, 7, 9))  # of a context that goes on
+    assert images == whole
+    assert whole == images
+    assert images != tuple(spans[:3])
+    assert (*images, *reversed(images)) == (*whole, *reversed(whole))
+    assert [images[0], images[-1], images[1:], images[:9]] == [*whole, whole[1:], whole]
+    with pytest.raises(IndexError):
+        images[2]
+    assert hash(images) == hash(whole)
+    assert type(copy := pickle.loads(pickle.dumps(images))) is tuple
+    assert copy == whole
 
 
 def test_a_tree_that_is_read_back_has_the_ids_it_had() -> None:
