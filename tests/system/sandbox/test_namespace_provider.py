@@ -1,4 +1,8 @@
-"""Containers without an engine keep the contract; inside is no right over this machine."""
+"""Containers without an engine keep the contract; inside is no right over this machine.
+
+Mutants seen caught: folders made anew not looked into, images in use removed, no image removed,
+servers of names that stay in an image, owners of --chown not asked for.
+"""
 
 import asyncio
 import os
@@ -181,7 +185,7 @@ async def test_a_build_ends_at_its_deadline_and_with_its_caller(
 async def test_a_build_with_a_network_knows_the_servers_of_names(
     provider: NamespaceProvider, tmp_path: Path
 ) -> None:
-    text = f"FROM {BASE}\nRUN cat /etc/resolv.conf >/names; rm /etc/resolv.conf\n"
+    text = f"FROM {BASE}\nRUN cat /etc/resolv.conf >/names\n"
     (tmp_path / "Dockerfile").write_text(text)
     image = await provider.build(str(tmp_path), timeout_s=60, network="host")
     container = await provider.start(ContainerSpec(image=image))

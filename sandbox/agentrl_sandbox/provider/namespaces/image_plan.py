@@ -76,6 +76,8 @@ def plan_image(directory: Path, bases: Collection[str]) -> ImagePlan:
         place = f"{file}:{instruction.line}"
         try:
             planner.add(instruction, place)
+        except ConfigError:
+            raise
         except ValueError as error:
             raise ConfigError(f"{place}: {error}; change it, or use provider: docker") from error
     return planner.plan
@@ -110,7 +112,7 @@ class _Planner:
         text, variables = instruction.text, {**self.arguments, **self.env}
         match instruction.keyword:
             case "FROM":
-                self._set_base(expand_word(text, self.before_from))
+                self._set_base(expand_word(text, self.before_from), place)
             case "ARG":
                 self._add_arguments(text, variables)
             case "ENV":
@@ -137,11 +139,12 @@ class _Planner:
             case "COPY" | "ADD":
                 self.steps.append(self._plan_copy(instruction, variables, place))
 
-    def _set_base(self, name: str) -> None:
+    def _set_base(self, name: str, place: str) -> None:
         if name not in self.bases:
-            raise ValueError(
-                f"FROM {name} is none of the base images of rootfs, which are "
-                f"{', '.join(self.bases) or 'none'}; add it there (docs/harbor.md)"
+            raise ConfigError(
+                f"{place}: FROM {name} is none of the base images of rootfs, which are "
+                f"{', '.join(self.bases) or 'none'}; add it there (docs/harbor.md), or use "
+                "provider: docker"
             )
         self.base = name
 

@@ -1,6 +1,9 @@
 """Harbor's tasks without an engine: oracle 1, nothing done 0, cheats 0, refused by file and line.
 
 No test asks an engine, and DOCKER_HOST names nobody.
+
+Mutants seen caught: networks and images of a name not looked at, only the first task planned, a run
+that begins without being asked.
 """
 
 import json
