@@ -4,13 +4,17 @@ This module imports nothing, so that Ctrl-C while commands are imported is caugh
 imports `agentrl` itself, before this module, it is not.
 """
 
+import atexit
 import os
 import sys
+from gc import freeze  # a command is called gc
 
 
 def main() -> None:
     """Run a command; exits 130 after Ctrl-C, also while it is imported."""
     try:
+        # Python's end looks for garbage several times: with torch, half a second for nothing.
+        atexit.register(freeze)
         from agentrl.cli import completion, console
 
         console.keep_streams_open()

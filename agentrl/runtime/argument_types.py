@@ -28,8 +28,10 @@ def type_arguments(arguments: Mapping[str, Any], parameters: Any) -> dict[str, A
     A text becomes the value that it writes where the schema takes that and no text. Everything else
     stays as it is.
     """
-    known = _as_mapping(_as_mapping(parameters).get("properties"))
-    return {key: _type_value(value, _types_of(known.get(key))) for key, value in arguments.items()}
+    properties = _as_mapping(_as_mapping(parameters).get("properties"))
+    return {
+        key: _type_value(value, _types_of(properties.get(key))) for key, value in arguments.items()
+    }
 
 
 def _type_value(value: Any, types: frozenset[str]) -> Any:

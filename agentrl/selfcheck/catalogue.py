@@ -53,9 +53,9 @@ import everything anew, come after the others."""
 
 def choose_checks(names: tuple[str, ...] = ()) -> tuple[DeviceCheck, ...]:
     """Return the checks with these names, or all; `ConfigError` for a name that none has."""
-    known = [check.name for check in CHECKS]
-    if unknown := [name for name in names if name not in known]:
+    check_names = [check.name for check in CHECKS]
+    if unknown := [name for name in names if name not in check_names]:
         raise ConfigError(
-            f"there is no check {unknown[0]!r}: --only takes one of {', '.join(known)}"
+            f"there is no check {unknown[0]!r}: --only takes one of {', '.join(check_names)}"
         )
     return tuple(check for check in CHECKS if not names or check.name in names)

@@ -86,17 +86,17 @@ def collect(
 def _check_lost(engines: Collection[str], survey: _Survey) -> None:
     """Raise `ConfigError` for an engine that is not lost."""
     silent = {socket for socket, _ in survey.silent}
-    leased = {held.resource.engine for held in survey.held} - {""}
+    sockets = {held.resource.engine for held in survey.held} - {""}
     for socket in engines:
         if socket in silent:
             continue
-        if socket in leased:
+        if socket in sockets:
             raise ConfigError(
                 f"the engine at {socket} answers; run agentrl gc without --forget, which removes "
                 "its containers"
             )
-        known = ", ".join(sorted(silent)) or "all engines answer"
-        raise ConfigError(f"no lease names an engine at {socket}; those that are silent: {known}")
+        names = ", ".join(sorted(silent)) or "all engines answer"
+        raise ConfigError(f"no lease names an engine at {socket}; those that are silent: {names}")
 
 
 def _forget(

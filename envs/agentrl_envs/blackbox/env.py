@@ -101,7 +101,9 @@ class ProgramEnv(BaseEnv, ABC):
             if error is not None and not refusal:
                 raise error
             end = "" if error is None else f"; it then ended: {error}"
-            raise EnvError(f"the program ended without a request to the policy{why}{end}") from error
+            raise EnvError(
+                f"the program ended without a request to the policy{why}{end}"
+            ) from error
         return observation, {}
 
     async def step(self, action: Action) -> Step:

@@ -554,16 +554,16 @@ def test_an_engine_that_does_not_answer_is_an_error_that_says_what_remains(place
 
 def test_an_engine_that_is_gone_for_good_is_forgotten_when_asked(place: Path) -> None:
     # Mutants: a dry run deletes; the silent engine still fails; any socket is taken.
-    gone = f"{place}/engine"
-    folder = planted(place, LeaseOwner(2**22, 1, PidNamespace.current()), engine=gone)
+    engine = f"{place}/engine"
+    folder = planted(place, LeaseOwner(2**22, 1, PidNamespace.current()), engine=engine)
     elsewhere = collect(place, "--forget", f"{place}/other")
-    assert f"no lease names an engine at {place}/other; those that are silent: {gone}" in (
+    assert f"no lease names an engine at {place}/other; those that are silent: {engine}" in (
         elsewhere.stderr.replace("\n", " ")
     )
-    assert collect(place, "--forget", gone, "--dry-run").returncode == 0
+    assert collect(place, "--forget", engine, "--dry-run").returncode == 0
     assert folder.exists()
-    done = collect(place, "--forget", gone)
-    assert (done.returncode, "forgotten" in done.stdout) == (0, True)
+    result = collect(place, "--forget", engine)
+    assert (result.returncode, "forgotten" in result.stdout) == (0, True)
     assert not folder.exists()
 
 

@@ -239,9 +239,14 @@ def find_docker_fault():
     for command in (["docker", "info"], ["docker", "compose", "version", "--short"]):
         ran = subprocess.run(command, capture_output=True, text=True, timeout=ENGINE_S, check=False)
         if ran.returncode:
-            wrong = f"{' '.join(command)} fails: {ran.stderr.strip()[-300:]}"
+            wrong = describe_failure(command, ran.stderr)
             return f"{wrong}; {GET_COMPOSE}" if "compose" in command else wrong
     return find_compose_fault(ran.stdout.strip())
+
+
+def describe_failure(command, stderr):
+    """Return that a command failed, with the first line of its words: help may follow."""
+    return f"{' '.join(command)} fails: {stderr.strip().partition(chr(10))[0][:300]}"
 
 
 def find_compose_fault(version):

@@ -240,6 +240,13 @@ def test_a_log_pays_its_sample_or_says_why_not() -> None:
         }
 
 
+def test_a_command_that_fails_is_told_by_its_first_line() -> None:
+    stderr = "docker: unknown command: docker compose\n\nRun 'docker --help' for more information\n"
+    assert inspected.describe_failure(["docker", "compose", "version"], stderr) == (
+        "docker compose version fails: docker: unknown command: docker compose"
+    )
+
+
 def test_compose_is_as_new_as_inspect_asks() -> None:
     for version in ("2.21.0", "v2.40.3-desktop.1", "2.21.0-rc1", "5.0.0"):
         assert inspected.find_compose_fault(version) == ""
