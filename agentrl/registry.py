@@ -243,10 +243,13 @@ def make(id: str, /, **kwargs: Any) -> Env:
     try:
         inspect.signature(maker).bind(**settings)
     except TypeError as error:
-        names = list(inspect.signature(maker).parameters)
+        parameters = inspect.signature(maker).parameters
+        names = list(parameters)
         unknown = [key for key in settings if key not in names]
         near = [close for key in unknown for close in get_close_matches(key, names, n=1)]
         hint = f"did you mean {near[0]!r}? " if near else ""
+        if not unknown and (name := _find_missing(parameters, settings)) is not None:
+            hint = f"set it in env.kwargs, or with --kwargs '{{\"{name}\": ...}}'; "
         raise ConfigError(
             f"{id}: {error}; {hint}the keyword arguments of this environment are: "
             f"{', '.join(names) or 'none'}"
@@ -437,3 +440,15 @@ def _label(function: Any) -> str:
         return f"({', '.join(_label(part) for part in cast('tuple[Any, ...]', function))})"
     name = getattr(function, "__qualname__", None)
     return repr(function) if name is None else f"{function.__module__}:{name}"
+
+
+def _find_missing(
+    parameters: Mapping[str, inspect.Parameter], settings: Mapping[str, Any]
+) -> str | None:
+    """Return the first parameter without a default that no setting fills."""
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    for name, parameter in parameters.items():
+        is_required = parameter.default is inspect.Parameter.empty and parameter.kind in kinds
+        if is_required and name not in settings:
+            return name
+    return None

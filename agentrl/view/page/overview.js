@@ -9,7 +9,7 @@ import { faultNotice, makeLive } from "./live.js";
 const HEADLINES = {
   "seconds/rollout": "Waiting for groups, s",
   "seconds/learn": "Training and loading, s",
-  tokens_per_s: "Trained tokens per second",
+  tokens_per_s: "Trained tokens/s",
   entropy: "Entropy, nats",
   "age/mean": "Age of trained tokens, versions",
   "lengths/context_mean": "Tokens per trajectory",

@@ -284,8 +284,18 @@ def ask_library(
     response = cast("dict[str, Any]", answer if isinstance(answer, dict) else {"error": answer})
     # The last line of a host that died is that it was ready, without a result.
     if (result := response.get("result")) is None:
-        raise ConfigError(f"{where}: {response.get('error') or f'its host ended: {tail}'}")
+        reason = str(response.get("error") or f"its host ended: {tail}")
+        raise ConfigError(f"{where}: {reason}{_advise(reason)}")
     return result
+
+
+def _advise(reason: str) -> str:
+    """Return the way out of an error of a library's own, where its cause is a setting."""
+    if reason.startswith("ModuleNotFoundError"):
+        return "; set python in env.kwargs to the interpreter of a venv that has the package"
+    if reason.startswith("NamespaceNotFound"):
+        return " Set imports in env.kwargs to the modules that register it."
+    return ""
 
 
 def _read_end(file: IO[bytes], most_bytes: int) -> str:

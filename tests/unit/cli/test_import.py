@@ -146,7 +146,9 @@ def test_a_column_that_is_missing_is_an_error(
     assert command("import", "sums.jsonl") == 2
     assert "line 1 of sums.jsonl has no column 'prompt'" in capsys.readouterr().err
     assert command("import", "sums.jsonl", "--kind", "trl") == 2
-    assert "trl:sums.jsonl: missing a required argument: 'path'" in capsys.readouterr().err
+    advice = "set it in env.kwargs, or with --kwargs '{\"path\": ...}'; the keyword arguments"
+    missing = f"trl:sums.jsonl: missing a required argument: 'path'; {advice}"
+    assert missing in capsys.readouterr().err
 
 
 def always(task: object, messages: object) -> float:

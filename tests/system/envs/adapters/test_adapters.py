@@ -268,3 +268,15 @@ async def test_an_answer_that_nobody_asked_for_is_paid_to_no_action(strange_url:
         with pytest.raises(EnvError, match=r"before step the server said .* which nobody asked"):
             await env.step(agentrl.say("{}"))
         await env.close()
+
+
+@pytest.mark.openenv
+async def test_a_server_that_does_not_run_is_named() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # and does not listen
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        async with run_scope():
+            env = OpenEnvEnv(url, python=python_of("openenv"), start_timeout_s=START_S, **LONG)
+            with pytest.raises(EnvError, match=r"no server answers at ws://127.* start it, or set"):
+                await env.reset(seed=1)
+            await env.close()

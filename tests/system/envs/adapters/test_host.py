@@ -247,6 +247,14 @@ async def test_outside_of_a_run_a_host_ends_with_its_last_user() -> None:
         ("'{\"id\": 1, \"result\": ' + '9' * 5_000 + '}'", "more than 308 digits"),
         ("'no tasks today'", "broken JSON"),
         ('\'{"id": 1, "error": "no such taskset"}\'', "no such taskset"),
+        (
+            '\'{"id": 1, "error": "ModuleNotFoundError: No module named 1"}\'',
+            "named 1; set python in env.kwargs to the interpreter of a venv that has the package$",
+        ),
+        (
+            '\'{"id": 1, "error": "NamespaceNotFound: Namespace b not found."}\'',
+            "not found. Set imports in env.kwargs to the modules that register it.$",
+        ),
         ("[1]", r"cannot be read with .*: \[1\]$"),
         ("'', end=''", "cannot be read with .*: $"),
     ],
