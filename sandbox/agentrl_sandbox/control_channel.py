@@ -42,6 +42,7 @@ class SocketWriter:
         self._on_error = on_error
         self._loop = asyncio.get_running_loop()
         self._out = bytearray()
+        self._waits = False
         end.setblocking(False)
 
     def send(self, data: bytes) -> None:
@@ -51,6 +52,7 @@ class SocketWriter:
         if is_idle:
             self._flush()
             if self._out:
+                self._waits = True
                 self._loop.add_writer(self._end.fileno(), self._flush)
 
     def _flush(self) -> None:
@@ -60,10 +62,15 @@ class SocketWriter:
             return
         except OSError as error:
             self._out.clear()
-            self._loop.remove_writer(self._end.fileno())
+            self._stop_waiting()
             self._on_error(error)
             return
         if not self._out:
+            self._stop_waiting()
+
+    def _stop_waiting(self) -> None:
+        if self._waits:
+            self._waits = False
             self._loop.remove_writer(self._end.fileno())
 
 

@@ -33,7 +33,8 @@ def run(code: str, namespace: dict[str, Any], *, number: int, value_bytes_max: i
     linecache.cache[name] = (len(code), None, lines, name)
     try:
         body, last = _compile(code, name)
-        exec(body, namespace)
+        if body is not None:
+            exec(body, namespace)
         value = None if last is None else eval(last, namespace)
         text = None if value is None else repr(value)
     except BaseException as error:  # noqa: BLE001 - anything the code raises is its result
@@ -44,14 +45,15 @@ def run(code: str, namespace: dict[str, Any], *, number: int, value_bytes_max: i
     return CellOutcome("ok", value=value_text, truncated=truncated)
 
 
-def _compile(code: str, name: str) -> tuple[CodeType, CodeType | None]:
+def _compile(code: str, name: str) -> tuple[CodeType | None, CodeType | None]:
+    """Return the statements, unless there is none, and the expression to echo, if there is one."""
     tree = ast.parse(code, name)
     last = tree.body[-1] if tree.body else None
     if not isinstance(last, ast.Expr) or code.rstrip().endswith(";"):
         return compile(tree, name, "exec"), None
     tree.body.pop()
-    echoed = ast.Expression(last.value)
-    return compile(tree, name, "exec"), compile(echoed, name, "eval")
+    body = compile(tree, name, "exec") if tree.body else None
+    return body, compile(ast.Expression(last.value), name, "eval")
 
 
 def _failure(error: BaseException, cell: str) -> CellOutcome:
