@@ -16,6 +16,7 @@ from agentrl.runtime.cgroup_place import (
     find_own_cgroup,
 )
 from agentrl_sandbox.cgroup.values import CgroupLimits, values
+from agentrl_sandbox.inside.processes import read_proc_file
 from agentrl_sandbox.lease import ResourceLease, new_mark
 from agentrl_sandbox.reaping.remove import remove_cgroup
 
@@ -231,7 +232,7 @@ def host_pid(pidfd: int) -> int:
 
     ProcessLookupError when that process has ended.
     """
-    text = Path(f"/proc/self/fdinfo/{pidfd}").read_text().replace(":\t", " ")
+    text = read_proc_file(f"/proc/self/fdinfo/{pidfd}").replace(":\t", " ")
     if (pid := field(text, "Pid")) <= 0:
         raise ProcessLookupError(f"the process of descriptor {pidfd} has ended")
     return pid

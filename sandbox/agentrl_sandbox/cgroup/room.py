@@ -4,6 +4,7 @@ from pathlib import Path
 
 from agentrl.runtime.memory_limit import NO_LIMIT_BYTES, cgroup_levels, read_limit_bytes
 from agentrl_sandbox.cgroup.group import field
+from agentrl_sandbox.inside.processes import read_proc_file
 
 _USED = {1: "memory.usage_in_bytes", 2: "memory.current"}
 
@@ -33,7 +34,7 @@ def room_bytes(limit_bytes: int, used_bytes: int, stat: str) -> int:
 
 
 def _available_machine_bytes() -> int:
-    for line in Path("/proc/meminfo").read_text().splitlines():
+    for line in read_proc_file("/proc/meminfo").splitlines():
         key, _, amount = line.partition(":")
         if key == "MemAvailable":
             return int(amount.split()[0]) * 1024

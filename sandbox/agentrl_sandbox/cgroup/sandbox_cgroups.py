@@ -14,6 +14,7 @@ from agentrl.runtime.memory_limit import total_bytes
 from agentrl.runtime.threads import make_in_thread, run_in_thread
 from agentrl.sandbox import Limits, SandboxSettings
 from agentrl_sandbox.cgroup import (
+    CgroupLimits,
     CgroupRoot,
     ProcessCgroup,
     host_pid,
@@ -55,11 +56,8 @@ class SessionCgroup:
         """Make it, put a keeper and all below it inside, and remove it in the end."""
         group = None
         try:
-            make = partial(pool.make, name, session_bounds(self._limits))
-            group = await make_in_thread(make, ProcessCgroup.remove)
-            with contextlib.suppress(ProcessLookupError):
-                await run_in_thread(group.add_tree, pid)
-            self._group = group
+            make = partial(_make_around, pool, name, session_bounds(self._limits), pid)
+            self._group = group = await make_in_thread(make, ProcessCgroup.remove)
             await self._over.wait()
         except OSError:
             await self._over.wait()  # the pool's own bounds hold
@@ -67,6 +65,18 @@ class SessionCgroup:
             self._group = None
             if group is not None:
                 await asyncio.shield(run_in_thread(group.remove))
+
+
+def _make_around(pool: ProcessCgroup, name: str, bounds: CgroupLimits, pid: int) -> ProcessCgroup:
+    """Make a cgroup inside a pool's and move a process with all below it in, unless it ended."""
+    group = pool.make(name, bounds)
+    try:
+        with contextlib.suppress(ProcessLookupError):
+            group.add_tree(pid)
+    except BaseException:
+        group.remove()
+        raise
+    return group
 
 
 class PoolCgroup:

@@ -5,7 +5,8 @@ The part `cgroup` runs on whichever version this machine has.
 Mutants seen caught, 22 in all, among them: a path outside of the mount; v1 for the memory of v2; a
 pool with the whole machine; forks without memory of their own; limits raised in the wrong order;
 children left outside; the pid of another namespace; nothing killed at the end; no lease, or one
-that is never released; a half-made cgroup left behind, or one whose maker was cancelled.
+that is never released; a half-made cgroup left behind, or one whose maker was cancelled,
+or that its process could not join; a thread for each step of a session.
 """
 
 import asyncio
@@ -38,7 +39,7 @@ from agentrl_sandbox.cgroup import (
 )
 from agentrl_sandbox.cgroup.group import field
 from agentrl_sandbox.cgroup.room import room_bytes
-from agentrl_sandbox.cgroup.sandbox_cgroups import PoolCgroup
+from agentrl_sandbox.cgroup.sandbox_cgroups import PoolCgroup, SessionCgroup
 from agentrl_sandbox.cgroup.values import values
 from agentrl_sandbox.reaping import record
 from agentrl_sandbox.reaping.owner import LeaseOwner
@@ -420,6 +421,41 @@ async def test_a_start_that_is_cancelled_leaves_none_behind(
     go_on.set()
     with pytest.raises(asyncio.CancelledError):
         await starting
+
+
+@pytest.mark.cgroup
+@pytest.mark.parametrize("tree", [HOLDER], indirect=True)
+async def test_a_session_takes_one_thread_to_begin_and_one_to_end(
+    monkeypatch: pytest.MonkeyPatch, group: ProcessCgroup, tree: subprocess.Popen[str]
+) -> None:
+    start, names = threading.Thread.start, list[str]()
+
+    def count(self: threading.Thread) -> None:
+        names.append(self.name)
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", count)
+    fence = SessionCgroup(Limits())
+    fence.close()
+    await fence.live(group, "session", tree.pid)
+    assert len(names) == 2, names
+    assert tree.wait(30) == -signal.SIGKILL, "it was inside"
+
+
+@pytest.mark.cgroup
+async def test_a_session_that_cannot_be_moved_leaves_no_cgroup(
+    monkeypatch: pytest.MonkeyPatch, group: ProcessCgroup
+) -> None:
+    def fail(self: ProcessCgroup, pid: int) -> None:
+        assert os.path.isdir(self.directories["memory"])
+        raise OSError("the kernel refuses")
+
+    monkeypatch.setattr(ProcessCgroup, "add_tree", fail)
+    fence = SessionCgroup(Limits())
+    task = asyncio.create_task(fence.live(group, "session", os.getpid()))
+    fence.close()
+    await task
+    assert "session" not in os.listdir(group.directories["memory"])
 
 
 @pytest.mark.cgroup
