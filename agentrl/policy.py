@@ -118,7 +118,7 @@ class ScoreRequest:
     """Whether to return the entropy of the distribution at each token."""
     distribution: bool = False
     """Whether to return the whole distribution at the last token."""
-    images: tuple[ImageSpan, ...] = ()
+    images: Sequence[ImageSpan] = ()
     """Images of the prompt, as in `GenerateRequest`."""
 
 
