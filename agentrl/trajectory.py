@@ -295,7 +295,7 @@ class _ContextEnd:
     images: int
 
 
-class ContextImages(Sequence[ImageSpan]):
+class _ContextImages(Sequence[ImageSpan]):
     """Images of a context: the first ones of a list to which later contexts append theirs.
 
     Equal to a tuple of them, and pickled as one.
@@ -328,7 +328,7 @@ class ContextImages(Sequence[ImageSpan]):
         return islice(self._spans, self._count)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, ContextImages | tuple):
+        if not isinstance(other, _ContextImages | tuple):
             return NotImplemented
         return self._count == len(other) and tuple(self) == tuple(other)
 
@@ -496,7 +496,7 @@ class Tree:
         """
         return tuple(token for part in self.context(node) for token in part.token_ids)
 
-    def images(self, node: int) -> "ContextImages":
+    def images(self, node: int) -> Sequence[ImageSpan]:
         """Return the images of the context at `node`, with their places in `tokens`.
 
         However many there are, none is copied.
@@ -505,7 +505,7 @@ class Tree:
             node: Id of the node that the context ends with.
         """
         end = self._ends[node]
-        return ContextImages(end.spans, end.images)
+        return _ContextImages(end.spans, end.images)
 
     def image_count(self, node: int) -> int:
         """Return the number of images that the context at `node` shows.
