@@ -24,7 +24,6 @@ from hypothesis import strategies as st
 from agentrl.message import Image, ImageSpan
 from agentrl.task import Task
 from agentrl.trajectory import (
-    ContextImages,
     Failed,
     Finished,
     Leaf,
@@ -300,12 +299,24 @@ def _tree_bytes(turns: int) -> int:
 
 
 def test_images_of_a_context_are_a_tuple_to_whoever_reads_them() -> None:
-    spans = [ImageSpan(IMAGE, at, at + 1) for at in range(3)]
-    images, whole = ContextImages(spans, 2), tuple(spans[:2])
-    spans.append(ImageSpan(IMAGE, 7, 9))  # of a context that goes on
+    def extend(parent: int | None, token: int) -> int:
+        shown = Node(
+            parent=parent,
+            source="prompt" if parent is None else "tool",
+            token_ids=(token,),
+            turn=0,
+            images=(IMAGE,),
+            image_spans=((0, 1),),
+        )
+        return tree.add(shown)
+
+    tree = Tree(TASK)
+    second = extend(extend(None, 1), 2)
+    images, whole = tree.images(second), (ImageSpan(IMAGE, 0, 1), ImageSpan(IMAGE, 1, 2))
+    extend(second, 3)  # the context goes on
     assert images == whole
     assert whole == images
-    assert images != tuple(spans[:3])
+    assert images != (*whole, ImageSpan(IMAGE, 2, 3))
     assert (*images, *reversed(images)) == (*whole, *reversed(whole))
     assert [images[0], images[-1], images[1:], images[:9]] == [*whole, whole[1:], whole]
     with pytest.raises(IndexError):
