@@ -14,6 +14,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,7 +25,10 @@ from torch.utils.backend_registration import (
     _setup_privateuseone_for_python_backend,  # pyright: ignore[reportPrivateUsage]
 )
 
+import agentrl
+
 NAME = "sim"
+_PACKAGE = f"{Path(agentrl.__file__).parent}/"
 aten = torch.ops.aten
 WAITING = {
     aten._local_scalar_dense.default,
@@ -125,9 +129,9 @@ class DeviceSimulation(TorchDispatchMode):
 
     def _wait(self, func: Any) -> None:
         frames = traceback.extract_stack()
-        ours = [f for f in frames if "/agentrl/" in f.filename]
+        ours = [f for f in frames if f.filename.startswith(_PACKAGE)]
         frame = ours[-1] if ours else frames[0]
-        name = frame.filename.rpartition("/agentrl/")[2]
+        name = frame.filename.removeprefix(_PACKAGE)
         self.waits[f"{name} {frame.name}: {func}"] += 1
 
 

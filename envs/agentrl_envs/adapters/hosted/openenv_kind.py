@@ -49,7 +49,7 @@ class OpenEnvSession:
         except (InvalidHandshake, InvalidMessage) as error:
             raise RuntimeError(f"there is no WebSocket at {url}: {error}; {PLAYED}") from error
         except OSError as error:
-            raise RuntimeError(
+            raise ConnectionError(
                 f"no server answers at {url}: {error}; start it, or set url to its address"
             ) from error
 
