@@ -794,7 +794,9 @@ class PrivateEngine:
 
     def _start(self) -> subprocess.Popen[bytes]:
         place = self._place
-        command = ["dockerd", "--data-root", f"{place}/data", "--exec-root", f"{place}/exec"]
+        # In a network of its own: without a bridge it deletes the one of the engine that is there.
+        command = ["unshare", "--net", "dockerd"]
+        command += ["--data-root", f"{place}/data", "--exec-root", f"{place}/exec"]
         command += ["-H", f"unix://{self.socket}", "--pidfile", f"{place}/pid"]
         command += ["--bridge", "none", "--iptables=false", "--storage-driver", "vfs"]
         process = self._run(*command, "--containerd", f"{place}/below.sock")

@@ -34,7 +34,8 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("engine")
     host = f"unix://{folder}/engine.sock"
     argv = (
-        *("dockerd", "--bridge=none", "--iptables=false", "-H", host),
+        # In a network of its own: without a bridge it deletes the one of the engine that is there.
+        *("unshare", "--net", "dockerd", "--bridge=none", "--iptables=false", "-H", host),
         *("--data-root", f"{folder}/data", "--exec-root", f"{folder}/exec"),
         *("-p", f"{folder}/engine.pid"),
     )
