@@ -1,6 +1,5 @@
 """Step 3 of the flow: the policy engine. Token ids in, sampled token ids out."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -59,7 +58,7 @@ class GenerateRequest:
     """Seed of the sampling noise. Same request, same weights, same tokens, whatever else is in the
     batch. The noise of a token depends on the seed and on its position in the context, so a
     continued request goes on as if it had never been interrupted."""
-    images: Sequence[ImageSpan] = ()
+    images: tuple[ImageSpan, ...] = ()
     """Images of the prompt, in its order. Every token outside of these is text, whatever its id: a
     policy that samples the id of an image's tokens has said a word, and shown nothing."""
 
@@ -118,7 +117,7 @@ class ScoreRequest:
     """Whether to return the entropy of the distribution at each token."""
     distribution: bool = False
     """Whether to return the whole distribution at the last token."""
-    images: Sequence[ImageSpan] = ()
+    images: tuple[ImageSpan, ...] = ()
     """Images of the prompt, as in `GenerateRequest`."""
 
 

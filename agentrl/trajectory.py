@@ -5,7 +5,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain, islice, pairwise
-from typing import Any, Final, Literal, TypeVar, overload
+from typing import Final, Literal, TypeVar
 
 from agentrl.errors import FailureKind
 from agentrl.message import Image, ImageSpan
@@ -295,53 +295,6 @@ class _ContextEnd:
     images: int
 
 
-class _ContextImages(Sequence[ImageSpan]):
-    """Images of a context: the first ones of a list to which later contexts append theirs.
-
-    Equal to a tuple of them, and pickled as one.
-
-    Args:
-        spans: List that nothing is ever taken out of.
-        count: Number of them that the context shows.
-    """
-
-    __slots__ = ("_count", "_spans")
-
-    def __init__(self, spans: list[ImageSpan], count: int) -> None:
-        self._spans = spans
-        self._count = count
-
-    def __len__(self) -> int:
-        return self._count
-
-    @overload
-    def __getitem__(self, index: int) -> ImageSpan: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[ImageSpan, ...]: ...
-    def __getitem__(self, index: int | slice) -> ImageSpan | tuple[ImageSpan, ...]:
-        places = range(self._count)[index]
-        if isinstance(places, int):
-            return self._spans[places]
-        return tuple(map(self._spans.__getitem__, places))
-
-    def __iter__(self) -> Iterator[ImageSpan]:
-        return islice(self._spans, self._count)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _ContextImages | tuple):
-            return NotImplemented
-        return self._count == len(other) and tuple(self) == tuple(other)
-
-    def __hash__(self) -> int:
-        return hash(tuple(self))
-
-    def __repr__(self) -> str:
-        return repr(tuple(self))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return tuple, (tuple(self),)
-
-
 class Tree:
     """All trajectories of one task that are compared with each other.
 
@@ -496,16 +449,14 @@ class Tree:
         """
         return tuple(token for part in self.context(node) for token in part.token_ids)
 
-    def images(self, node: int) -> Sequence[ImageSpan]:
+    def images(self, node: int) -> tuple[ImageSpan, ...]:
         """Return the images of the context at `node`, with their places in `tokens`.
-
-        However many there are, none is copied.
 
         Args:
             node: Id of the node that the context ends with.
         """
         end = self._ends[node]
-        return _ContextImages(end.spans, end.images)
+        return tuple(end.spans[: end.images])
 
     def image_count(self, node: int) -> int:
         """Return the number of images that the context at `node` shows.

@@ -4,16 +4,14 @@ Mutants seen caught: `share` appends always; `share` ignores the parent; `path_i
 `trajectory` takes log-probs of given nodes; `mask` true for `forced`; a branch that shows an image
 shows it in its sibling too; a context counts a withdrawn node; images keep the places they had
 before a withdrawal; a walk to the root at every turn, also without a call; images copied into every
-node, or into every request; a log-prob that no float32 holds ends the run.
+node; a log-prob that no float32 holds ends the run.
 """
 
 import asyncio
 import math
-import pickle
 import struct
 import sys
 import tracemalloc
-from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
@@ -281,7 +279,6 @@ def _tree_bytes(turns: int) -> int:
     tracemalloc.start()
     try:
         tree, at = Tree(TASK), None
-        requests: list[Sequence[ImageSpan]] = []
         for turn in range(turns):
             node = Node(
                 parent=at,
@@ -292,38 +289,9 @@ def _tree_bytes(turns: int) -> int:
                 image_spans=((0, 1),),
             )
             at = tree.add(node)
-            requests.append(tree.images(at))
         return tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
-
-
-def test_images_of_a_context_are_a_tuple_to_whoever_reads_them() -> None:
-    def extend(parent: int | None, token: int) -> int:
-        shown = Node(
-            parent=parent,
-            source="prompt" if parent is None else "tool",
-            token_ids=(token,),
-            turn=0,
-            images=(IMAGE,),
-            image_spans=((0, 1),),
-        )
-        return tree.add(shown)
-
-    tree = Tree(TASK)
-    second = extend(extend(None, 1), 2)
-    images, whole = tree.images(second), (ImageSpan(IMAGE, 0, 1), ImageSpan(IMAGE, 1, 2))
-    extend(second, 3)  # the context goes on
-    assert images == whole
-    assert whole == images
-    assert images != (*whole, ImageSpan(IMAGE, 2, 3))
-    assert (*images, *reversed(images)) == (*whole, *reversed(whole))
-    assert [images[0], images[-1], images[1:], images[:9]] == [*whole, whole[1:], whole]
-    with pytest.raises(IndexError):
-        images[2]
-    assert hash(images) == hash(whole)
-    assert type(copy := pickle.loads(pickle.dumps(images))) is tuple
-    assert copy == whole
 
 
 def test_a_tree_that_is_read_back_has_the_ids_it_had() -> None:

@@ -138,7 +138,7 @@ def again(
     said = (*request.prompt, *(7 if token == PAD else token for token in done.token_ids))
     moved = tuple(span.moved(len(said)) for span in spans)
     return replace(
-        request, id=f"{request.id} again", prompt=said + tokens, images=(*request.images, *moved)
+        request, id=f"{request.id} again", prompt=said + tokens, images=request.images + moved
     )
 
 
