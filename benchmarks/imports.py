@@ -2,11 +2,11 @@
 
 | group | ours | theirs |
 | --- | --- | --- |
-| `gymnasium` | FrozenLake, told in words | `env.step` of the same environment |
-| `gem` | a game of GEM, by its host | `env.step` in GEM's own interpreter |
+| `gymnasium` | FrozenLake, told in words, 8 at once | `AsyncVectorEnv` of the same 8 |
+| `gem` | a game of GEM, by its host, 8 at once | GEM's `AsyncVectorEnv` of the same 8 |
 | `openenv` | a real server, by its host | the client of release 0.10, at the same server |
-| `trl` | a counter's method as a tool | a call of the method |
-| `dataset` | a file read, one turn scored per row | `json.loads` and the same function |
+| `trl` | a counter's method as a tool | a bare call of the method |
+| `dataset` | a file read, one turn scored per row | `datasets` and the same function |
 | `verifiers` | a question, asked through the gateway | the package's rollout of the task |
 | `inspect` | a question, asked through the gateway | the package's `eval` of the sample |
 | `harbor` | a container started, one command, removed | the same by the `docker` command |
@@ -15,15 +15,18 @@
 (theirs asks an endpoint in its own process, which answers at once); a ratio is our rate in theirs,
 and the goal of 0.67 is 1.5 times their time. The measure is CPU time of the process tree, the hosts
 and the server among it; for `harbor` it is time by the clock, since Docker's engine is no child of
-ours. Theirs is spared what an environment of ours has beyond it: messages, parsed answers, a thread
-or a process of its own per episode, a deadline. What needs a package that is not there is said
-below the table.
+ours. A package's own loop is the one that plays several episodes side by side, as a rollout does:
+one bare call after another is given below it, without a goal, and so is TRL's method, whose loop is
+its trainer (`benchmarks.vs_trl`). Theirs is spared what an environment of ours has beyond it:
+messages, parsed answers, a deadline. What needs a package that is not there is said below the
+table.
 """
 
 import asyncio
 import json
 import os
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -34,16 +37,15 @@ from typing import Any, Self
 from unittest import mock
 
 import gymnasium
+import numpy
 
 import agentrl
 from agentrl.env import Action, Env
-from agentrl.message import Message
 from agentrl.runtime.reachability import unreachable
 from agentrl.runtime.scope import run_scope
 from agentrl.sandbox import SandboxSettings
 from agentrl.sandbox_provider import ContainerSpec
-from agentrl.task import SPLITS, Task
-from agentrl_envs.dataset.final_answers import exact_reward
+from agentrl.task import SPLITS
 from agentrl_sandbox.provider import DockerProvider
 from benchmarks.harness import Benchmark, Contender, Run, parser
 from benchmarks.sessions.containers import docker, why_not
@@ -59,6 +61,8 @@ CHEAPER = 50
 """Times as many steps for a loop of theirs that takes microseconds."""
 ROWS, QUICK_ROWS = 2_000, 50
 CONTAINERS, QUICK_CONTAINERS = 5, 1
+SIDE_BY_SIDE = 8
+"""Episodes that go on at once."""
 EPISODES, QUICK_EPISODES = 20, 3
 WARM_STEPS = 10
 START_S = 120.0
@@ -78,6 +82,21 @@ for line in sys.stdin:
         assert not env.step({GUESS!r})[2]
     print("done", flush=True)
 """
+GEM_VECTOR_LOOP = f"""
+import os, sys
+out, sys.stdout = sys.stdout, open(os.devnull, "w")
+import gem
+count = {SIDE_BY_SIDE}
+games = ["game:GuessTheNumber-v0-hard"] * count
+options = [{{"max_turns": {ENDLESS}}} for _ in games]
+env = gem.make_vec(games, vec_kwargs=options, async_mode=True)
+env.reset(seed=0)
+print("ready", file=out, flush=True)
+for line in sys.stdin:
+    for _ in range(int(line)):
+        assert not any(env.step([{GUESS!r}] * count)[2])
+    print("done", file=out, flush=True)
+"""
 OPENENV_LOOP = """
 import sys
 from openenv.core.generic_client import GenericEnvClient
@@ -89,7 +108,25 @@ with GenericEnvClient(base_url=sys.argv[1]).sync() as env:
             assert not env.step({"message": "hello"}).done
         print("done", flush=True)
 """
-
+DATASETS_LOOP = """
+import os, sys
+import datasets
+from agentrl.message import Message
+from agentrl.task import Task
+from agentrl_envs.dataset.final_answers import exact_reward
+file, rows = sys.argv[1:]
+datasets.disable_progress_bars()
+print("ready", flush=True)
+for _ in sys.stdin:
+    count = 0
+    cache = f"{file}.cache"
+    for row in datasets.load_dataset("json", data_files=file, split="train", cache_dir=cache):
+        task = Task(prompt=row["prompt"], answer=row["answer"])
+        assert exact_reward(task, (Message("assistant", row["answer"]),)) == 1.0
+        count += 1
+    assert count == int(rows)
+    print("done", flush=True)
+"""
 ENDPOINT = """
 import json, sys, threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -214,10 +251,10 @@ class PeerLoop:
 
 
 class OwnLoop:
-    """An environment of ours in the middle of an episode that has no end."""
+    """Environments of ours in the middle of episodes that have no end."""
 
-    def __init__(self, env: Env, action: Action) -> None:
-        self._env = env
+    def __init__(self, envs: Sequence[Env], action: Action) -> None:
+        self._envs = tuple(envs)
         self._action = action
         self._runner = asyncio.Runner()
 
@@ -226,31 +263,40 @@ class OwnLoop:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._runner.run(self._env.close())
+        self._runner.run(self._end())
         self._runner.close()
 
     def play(self, steps: int) -> float:
-        """Do so many steps; return their number."""
+        """Do so many steps in each; return their number."""
         return self._runner.run(self._play(steps))
 
     async def _begin(self) -> None:
-        await self._env.reset(seed=0)
+        for env in self._envs:
+            await env.reset(seed=0)
         await self._play(WARM_STEPS)
 
     async def _play(self, steps: int) -> float:
+        return sum(await asyncio.gather(*(self._play_one(env, steps) for env in self._envs)))
+
+    async def _play_one(self, env: Env, steps: int) -> float:
         for _ in range(steps):
-            _, _, terminated, truncated, _ = await self._env.step(self._action)
+            _, _, terminated, truncated, _ = await env.step(self._action)
             assert not terminated
             assert not truncated
         return float(steps)
 
+    async def _end(self) -> None:
+        for env in self._envs:
+            await env.close()
+
 
 def measure_gymnasium(bench: Benchmark) -> None:
     """Walk against a wall of FrozenLake."""
+    name = "FrozenLake-v1"
     settings: dict[str, Any] = {"is_slippery": False, "max_episode_steps": ENDLESS}
 
     def walk() -> Run:
-        env = gymnasium.make("FrozenLake-v1", **settings)
+        env = gymnasium.make(name, **settings)
         env.reset(seed=0)
 
         def play() -> float:
@@ -261,8 +307,28 @@ def measure_gymnasium(bench: Benchmark) -> None:
 
         return play
 
-    make = partial(agentrl.make, "gymnasium:FrozenLake-v1", **settings)
-    _compare_steps(bench, "gymnasium", make, agentrl.say("left"), walk)
+    with ExitStack() as closing:
+
+        def walk_all() -> Run:
+            envs = gymnasium.make_vec(
+                name, num_envs=SIDE_BY_SIDE, vectorization_mode="async", **settings
+            )
+            closing.callback(envs.close)
+            envs.reset(seed=0)
+            actions = numpy.zeros(SIDE_BY_SIDE, dtype=numpy.int64)
+
+            def play() -> float:
+                steps = _count_steps(bench)
+                for _ in range(steps):
+                    envs.step(actions)
+                return float(steps * SIDE_BY_SIDE)
+
+            return play
+
+        make = partial(agentrl.make, f"gymnasium:{name}", **settings)
+        _compare_steps(
+            bench, "gymnasium", make, agentrl.say("left"), walk_all, walk, count=SIDE_BY_SIDE
+        )
 
 
 def measure_gem(bench: Benchmark) -> None:
@@ -279,8 +345,14 @@ def measure_gem(bench: Benchmark) -> None:
         start_timeout_s=START_S,
     )
     with ExitStack() as closing:
-        theirs = partial(_start_peer, closing, CHEAPER * _count_steps(bench), python, GEM_LOOP)
-        _compare_steps(bench, "gem", make, agentrl.say(GUESS), theirs)
+        bare = partial(_start_peer, closing, CHEAPER * _count_steps(bench), python, GEM_LOOP)
+        loop = partial(_start_peer, closing, _count_steps(bench), python, GEM_VECTOR_LOOP)
+
+        def theirs() -> Run:
+            play = loop()
+            return lambda: SIDE_BY_SIDE * play()
+
+        _compare_steps(bench, "gem", make, agentrl.say(GUESS), theirs, bare, count=SIDE_BY_SIDE)
 
 
 def measure_openenv(bench: Benchmark) -> None:
@@ -352,35 +424,57 @@ def measure_trl(bench: Benchmark) -> None:
             factory="tests.support.counter_factory:IncrementEnv",
             path=str(file),
         )
-        _compare_steps(bench, "trl", make, agentrl.call("increment", step=1), count)
+        _compare_steps(bench, "trl", make, agentrl.call("increment", step=1), bare=count)
 
 
 def measure_dataset(bench: Benchmark) -> None:
     """Read a file, and answer every row once."""
-    with tempfile.TemporaryDirectory() as folder:
+    places = [BENCH / "datasets", BENCH / "pyarrow"]
+    if not all(place.exists() for place in places):
+        bench.notes.append(
+            "dataset was not measured: tests/peers.sh datasets pyarrow makes what it needs"
+        )
+        return
+    path = os.pathsep.join([*filter(None, sys.path), *map(str, places)])
+    with tempfile.TemporaryDirectory() as name, ExitStack() as closing:
+        folder = Path(name)
+
+        def theirs() -> Run:
+            file, count = _write_rows(bench, folder), _count_rows(bench)
+            environ = {"HF_HUB_OFFLINE": "1", "HF_HOME": name}
+            with mock.patch.dict(os.environ, environ):
+                loop = PeerLoop(sys.executable, DATASETS_LOOP, str(file), str(count), path=path)
+            closing.enter_context(loop)
+            return lambda: count * loop.play(1)
+
         runs = bench.compare(
             {
-                "dataset": Contender(set_up=partial(_read_rows, bench, Path(folder))),
-                "dataset, theirs": Contender(set_up=partial(_load_rows, bench, Path(folder))),
+                "dataset": Contender(set_up=partial(_read_rows, bench, folder)),
+                "dataset, theirs": Contender(set_up=theirs),
             }
         )
     _state(bench, "dataset", runs["dataset"], runs["dataset, theirs"], unit="row")
 
 
+def _count_rows(bench: Benchmark) -> int:
+    return QUICK_ROWS if bench.quick else ROWS
+
+
 def _write_rows(bench: Benchmark, folder: Path) -> Path:
     """Write a new file, which no environment has read yet."""
     with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".jsonl", delete=False) as file:
-        for number in range(QUICK_ROWS if bench.quick else ROWS):
+        for number in range(_count_rows(bench)):
             row = {"prompt": f"What is {number} + {number}?", "answer": str(2 * number)}
             file.write(json.dumps(row) + "\n")
     return Path(file.name)
 
 
 def _read_rows(bench: Benchmark, folder: Path) -> Run:
-    path = str(_write_rows(bench, folder))
+    path, make = str(_write_rows(bench, folder)), partial(agentrl.make, heldout_fraction=0.5)
+    make("dataset", path=str(_write_rows(bench, folder)))  # their imports are not measured either
 
     async def play() -> float:
-        env = agentrl.make("dataset", path=path, heldout_fraction=0.5)
+        env = make("dataset", path=path)
         count = 0
         for split in SPLITS:
             for task in env.tasks(split):
@@ -392,22 +486,6 @@ def _read_rows(bench: Benchmark, folder: Path) -> Run:
         return float(count)
 
     return lambda: asyncio.run(play())
-
-
-def _load_rows(bench: Benchmark, folder: Path) -> Run:
-    path = _write_rows(bench, folder)
-
-    def play() -> float:
-        count = 0
-        with path.open() as lines:
-            for line in lines:
-                row = json.loads(line)
-                task = Task(prompt=row["prompt"], answer=row["answer"])
-                assert exact_reward(task, (Message("assistant", row["answer"]),)) == 1.0
-                count += 1
-        return float(count)
-
-    return play
 
 
 def measure_verifiers(bench: Benchmark) -> None:
@@ -560,18 +638,30 @@ def _compare_steps(
     name: str,
     make: Callable[[], Env],
     action: Action,
-    theirs: Callable[[], Run],
+    theirs: Callable[[], Run] | None = None,
+    bare: Callable[[], Run] | None = None,
+    *,
+    count: int = 1,
 ) -> None:
+    """Compare `count` environments with a package's own loop, and give a bare call's time."""
     with ExitStack() as closing:
 
         def ours() -> Run:
-            loop = closing.enter_context(OwnLoop(make(), action))
+            loop = closing.enter_context(OwnLoop([make() for _ in range(count)], action))
             return partial(loop.play, _count_steps(bench))
 
-        runs = bench.compare(
-            {name: Contender(set_up=ours), f"{name}, theirs": Contender(set_up=theirs)}
-        )
-    _state(bench, name, runs[name], runs[f"{name}, theirs"], unit="step")
+        contenders = {name: Contender(set_up=ours)}
+        if theirs is not None:
+            contenders[f"{name}, theirs"] = Contender(set_up=theirs)
+        if bare is not None:
+            contenders[f"{name}, bare"] = Contender(set_up=bare)
+        runs = bench.compare(contenders)
+    if theirs is not None:
+        _state(bench, name, runs[name], runs[f"{name}, theirs"], unit="step")
+    else:
+        bench.cost(f"{name}, a step", runs[name])
+    if bare is not None:
+        bench.cost(f"{name}, a bare call", runs[f"{name}, bare"])
 
 
 def _state(bench: Benchmark, name: str, ours: Any, theirs: Any, *, unit: str) -> None:

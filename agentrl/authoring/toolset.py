@@ -28,6 +28,8 @@ async def resolve_tools(
 ) -> tuple[ToolSource, ...]:
     """Return the sources, the late ones asked for their tools, within `timeout_s` each."""
     tool_sources = list(sources)
+    if not any(isinstance(source, LateTools) for source in sources):
+        return tuple(cast("list[ToolSource]", tool_sources))
     tool_names = {*signatures_of([s for s in sources if not isinstance(s, LateTools)])}
     for at, source in enumerate(sources):
         if isinstance(source, LateTools):
@@ -293,6 +295,9 @@ def _render_value(value: object) -> Content:
 
 
 async def _close_all(holders: Sequence[_ToolHolder], timeout_s: float) -> None:
+    if not holders:
+        return
+
     async def close(holder: _ToolHolder) -> None:
         what = f"closing {type(holder.instance).__name__} (tool_timeout_s={timeout_s:g})"
         limit = asyncio.timeout(timeout_s)
@@ -309,10 +314,11 @@ async def _close_all(holders: Sequence[_ToolHolder], timeout_s: float) -> None:
 async def _close_on_failure(timeout_s: float) -> AsyncGenerator[list[_ToolHolder]]:
     """Yield a list; what was put into it is closed if the block does not end well."""
     holders: list[_ToolHolder] = []
-    async with AsyncExitStack() as stack:
-        stack.push_async_callback(lambda: _close_all(holders, timeout_s))
+    try:
         yield holders
-        stack.pop_all()
+    except BaseException:
+        await _close_all(holders, timeout_s)
+        raise
 
 
 def load_tool(given: ToolSource | LateTools | str | Mapping[str, Any]) -> ToolSource | LateTools:

@@ -5,6 +5,7 @@ import contextlib
 import contextvars
 import ctypes
 import inspect
+import os
 import queue
 import threading
 import time
@@ -18,25 +19,70 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+KEEP_S = 1.0
+"""Time for which a thread without a call is kept for the next one."""
+
+
 async def run_in_thread(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-    """Run a blocking function in a thread of its own and return what it returns.
+    """Run a blocking function in a thread that it has to itself, and return what it returns.
 
     A thread cannot be stopped: a cancelled caller goes on at once, and the abandoned thread is a
     daemon that cannot keep the process alive. That is why this is not `asyncio.to_thread`, whose
-    pool is joined at exit and which a few hung functions would fill.
+    pool is joined at exit and which a few hung functions would fill. A thread whose call has ended
+    is kept a moment for the next call: a start takes longer than most tools do.
     """
     return await _start(function, *args, **kwargs)
 
 
 def _start(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> "asyncio.Future[R]":
-    """Start a thread, and return what it will return. This is no task: a loop that ends cancels
-    every task, and whoever must wait for the thread still has to."""
+    """Start a call in a thread, and return what it will return. This is no task: a loop that ends
+    cancels every task, and whoever must wait for the thread still has to."""
     future, work = _prepare_call(function, *args, **kwargs)
     name = f"agentrl-{getattr(function, '__name__', 'call')}"
-    threading.Thread(
-        target=contextvars.copy_context().run, args=(work,), name=name, daemon=True
-    ).start()
+    call = partial(contextvars.copy_context().run, work)
+    try:
+        thread = _idle_threads.pop()
+    except IndexError:
+        thread = _KeptThread()
+        thread.start()
+    thread.name = name
+    thread.calls.put(call)
     return future
+
+
+class _KeptThread(threading.Thread):
+    """A thread for one call after another, which ends when none comes for `KEEP_S`."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+
+    def run(self) -> None:
+        while (call := self._next_call()) is not None:
+            call()
+            # What was returned belongs to the caller alone, and may be large.
+            del call
+            _idle_threads.append(self)
+
+    def _next_call(self) -> "Callable[[], None] | None":
+        try:
+            return self.calls.get(timeout=KEEP_S)
+        except queue.Empty:
+            try:
+                _idle_threads.remove(self)
+            except ValueError:
+                return self.calls.get()  # chosen this moment for a call
+            return None
+
+
+_idle_threads: list[_KeptThread] = []
+"""Threads that wait for a call; the last to end one is the first to get the next."""
+os.register_at_fork(after_in_child=_idle_threads.clear)
+
+
+def list_idle_threads() -> list[threading.Thread]:
+    """Return the threads that are kept for the next call of `run_in_thread`."""
+    return [*_idle_threads]
 
 
 def _prepare_call(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentrl.errors import CheckError
+from agentrl.runtime.threads import list_idle_threads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +27,8 @@ class ProcessHoldings:
         """Return the resources held now. Children and files are known on Linux only."""
         return cls(
             tasks=frozenset(asyncio.all_tasks()),
-            threads=frozenset(t for t in threading.enumerate() if t.is_alive()),
+            threads=frozenset(t for t in threading.enumerate() if t.is_alive())
+            - {*list_idle_threads()},
             children=_list_children(),
             files=_list_files(),
         )

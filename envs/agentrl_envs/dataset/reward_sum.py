@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any, cast
 
 from agentrl.authoring.tool_env import ScoredAnswer, compute_reward, count_required_parameters
@@ -34,7 +35,7 @@ COMPARING = ("exact", "math")
 """Rewards that compare with the reference, which every row must have."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RewardPart:
     """One of several rewards."""
 
@@ -45,7 +46,7 @@ class RewardPart:
     function: Callable[..., Any]
     """Reward function of a task and the messages, perhaps of the tools too; or a `TrlReward`."""
 
-    @property
+    @cached_property
     def sees_tools(self) -> bool:
         """Whether it is handed the `ToolSet`."""
         is_trl = isinstance(self.function, TrlReward)

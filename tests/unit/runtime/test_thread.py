@@ -3,10 +3,12 @@
 Mutants seen caught: the caller does not wait; the event is not set; the result is lost;
 the error of stopped work is left for the garbage collector to complain about; what was made for a
 cancelled caller is kept, or undone for one who has it; what had been made just before the cancel is
-kept; a second cancel ends the wait; a call that is late goes on.
+kept; a second cancel ends the wait; a call that is late goes on; a thread is not kept, or kept for
+ever, or given a call while it has one; a kept thread counts as a leak.
 """
 
 import asyncio
+import contextvars
 import gc
 import threading
 import time
@@ -19,10 +21,13 @@ from agentrl.runtime.threads import (
     await_to_the_end,
     call_within,
     finish_in_thread,
+    list_idle_threads,
     make_in_thread,
     run_in_stoppable_thread,
+    run_in_thread,
     run_to_the_end,
 )
+from agentrl.testing.leaks import ProcessHoldings
 
 
 async def test_results_and_errors_come_back() -> None:
@@ -30,6 +35,64 @@ async def test_results_and_errors_come_back() -> None:
     assert await run_in_stoppable_thread(lambda stop: stop.is_set()) is False
     with pytest.raises(ZeroDivisionError):
         await finish_in_thread(divmod, 7, 0)
+
+
+async def test_a_thread_is_kept_for_the_next_call() -> None:
+    first = await run_in_thread(threading.current_thread)
+    await wait_until(lambda: first in list_idle_threads())
+    variable.set("of the second call")
+    assert await run_in_thread(see_thread) == (first, "agentrl-see_thread", "of the second call")
+
+
+async def test_a_call_is_never_given_to_a_thread_that_has_one() -> None:
+    both = threading.Barrier(2, timeout=30)
+    await asyncio.gather(*(run_in_thread(both.wait) for _ in range(2)))
+
+
+async def test_a_thread_without_a_call_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentrl.runtime.threads.KEEP_S", 0.05)
+    threads = {await run_in_thread(threading.current_thread) for _ in range(3)}
+    await wait_until(lambda: not any(thread.is_alive() for thread in threads))
+    assert not threads & {*list_idle_threads()}
+    assert await run_in_thread(threading.current_thread) not in threads
+
+
+async def test_calls_at_the_moment_at_which_a_thread_ends_are_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("agentrl.runtime.threads.KEEP_S", 1e-4)
+    for number in range(300):
+        assert await asyncio.wait_for(run_in_thread(divmod, number, 1), 30) == (number, 0)
+        await asyncio.sleep(number % 5 * 5e-5)
+
+
+async def test_a_kept_thread_is_no_leak_but_one_with_a_call_is() -> None:
+    await wait_until(lambda: not list_idle_threads())
+    before, goes = ProcessHoldings.take(), threading.Event()
+    await run_in_thread(lambda: None)
+    await wait_until(lambda: bool(list_idle_threads()))
+    assert before.find_leaks(ProcessHoldings.take()) == []
+    call = asyncio.create_task(run_in_thread(goes.wait))
+    await asyncio.sleep(0)
+    leaks = before.find_leaks(ProcessHoldings.take())
+    goes.set()
+    await call
+    assert "thread agentrl-wait" in leaks
+
+
+variable = contextvars.ContextVar("variable", default="")
+
+
+def see_thread() -> tuple[threading.Thread, str, str]:
+    """Return the thread of this call, its name, and the variable of its caller."""
+    thread = threading.current_thread()
+    return thread, thread.name, variable.get()
+
+
+async def wait_until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not holds():  # noqa: ASYNC110 - threads set no event
+            await asyncio.sleep(0.001)
 
 
 async def test_a_cancelled_caller_waits_for_what_cannot_be_left_half_done() -> None:

@@ -14,9 +14,9 @@ SETUP is JSON: `path`, folders for the import path, and `imports`, modules that 
 kind has `preload()`, and `EPISODE`, a class with a method for every other method, perhaps with a
 `close` and with `facts`, the answer to `open`. One that is asked things outside of episodes has
 `ask(params)`, and perhaps `close_asked()`, which puts away what that made; one of which more can be
-done once than an import has `warm_up()`, called before the first episode is forked. `NEEDS` has the
-oldest release that is played, by the name of a package; an older one is refused before anything is
-imported.
+done once than an import has `warm_up(params)`, called with those of the first episode before it is
+forked. `NEEDS` has the oldest release that is played, by the name of a package; an older one is
+refused before anything is imported.
 """
 
 import contextlib
@@ -178,7 +178,7 @@ class HostServer:
     def spawn(self, session: int, message: Message) -> None:
         if not self.is_warm:
             self.is_warm = True
-            getattr(self.kind, "warm_up", lambda: None)()
+            getattr(self.kind, "warm_up", lambda _: None)(message["params"])
             gc.collect()
             gc.freeze()  # a collection in an episode would copy the memory of all that is here
         ours, theirs = socket.socketpair()

@@ -22,6 +22,7 @@ NEEDS = {"inspect-ai": "0.3.275"}
 GRADES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
 """Inspect's own values of correct, partially correct, incorrect and no answer."""
 ENGINE_S = 30.0
+ASK_S = 5
 COMPOSE = (2, 21)
 """The oldest compose that Inspect takes."""
 UNSAID = string.whitespace + string.punctuation
@@ -60,29 +61,26 @@ def preload():
 WATCHED = {"scoring": False, "asked": []}
 
 
-def warm_up():
-    """Evaluate a task that asks no model, and look for a model.
-
-    The first evaluation imports, and the first request to a model reads all that are known.
-    """
+def warm_up(_params):
+    """Evaluate a task that asks a model in vain: the first evaluation and request import."""
     from inspect_ai import Task
     from inspect_ai.dataset import MemoryDataset, Sample
-    from inspect_ai.model import get_model_info
     from inspect_ai.scorer import match
     from inspect_ai.solver import solver
 
     @solver(name="agentrl_idle")
-    def answer_nothing():
-        async def solve(state, _generate):
+    def ask_in_vain():
+        async def solve(state, generate):
+            with contextlib.suppress(Exception):  # nobody listens there
+                await generate(state, max_retries=0, timeout=ASK_S)
             return state
 
         return solve
 
     importlib.metadata.packages_distributions()
-    task = Task(MemoryDataset([Sample("", target="")]), solver=answer_nothing(), scorer=match())
+    task = Task(MemoryDataset([Sample("", target="")]), solver=ask_in_vain(), scorer=match())
     endpoint = {"model": "none", "url": "http://127.0.0.1:9", "key": "none"}
     with contextlib.suppress(Exception):  # its first episode says what is wrong
-        get_model_info("agentrl/none")
         evaluate_sample(task, connect_model(endpoint), {}, lambda log: log.samples)
     WATCHED.update(scoring=False, asked=[])
 

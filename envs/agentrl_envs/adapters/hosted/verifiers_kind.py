@@ -4,6 +4,7 @@
 # pyright: basic, reportMissingImports=false
 
 import asyncio
+import contextlib
 import inspect
 import json
 import math
@@ -24,6 +25,8 @@ LOCAL_RUNTIMES = ("subprocess", "docker", "podman", "apptainer")
 CONTAINER_FACTS = {"container_label": "verifiers.run", "label_variable": "VF_RUN_ID"}
 """The label of its containers of Docker, and the variable with the label's value."""
 CONNECT_S = 5.0
+PREPARE_S = 60.0
+"""Time in which harnesses may be prepared before the first episode."""
 ENGINE_S = 30.0
 
 
@@ -36,6 +39,47 @@ def preload():
     # Servers of tools are started as modules, with the import path of the host's setup.
     if folders := json.loads(sys.argv[2])["path"]:
         os.environ["PYTHONPATH"] = os.pathsep.join(folders)
+
+
+def warm_up(params):
+    """Prepare the harnesses that a config names, once for all episodes.
+
+    One of verifiers' own is a script, whose interpreter uv looks up once in a process; and what
+    looks for a taskset imports all of its own, with the clients of their tools.
+    """
+    with contextlib.suppress(Exception):  # its first episode says what is wrong
+        import verifiers.v1.tasksets  # noqa: F401
+
+        asyncio.run(asyncio.wait_for(prepare_harnesses(params), PREPARE_S))
+
+
+async def prepare_harnesses(params):
+    """Set up verifiers' own harnesses in a runtime on this machine, as an episode does."""
+    import verifiers.v1 as vf
+
+    for harness in list_harnesses(params) if find_uv() else ():
+        runtime = {"type": "subprocess"}
+        agent = vf.Agent(vf.AgentConfig(model="none", harness=harness, runtime=runtime))
+        if type(agent.harness).__module__.startswith("verifiers.v1.harnesses."):
+            async with agent.provision() as box:
+                await agent.harness.setup(box)
+
+
+def list_harnesses(params):
+    """Return the settings of the harnesses that run on this machine, without a container."""
+    runtimes = [one.get("type") for one in find_settings(params["config"], "runtime")]
+    if {params["runtime"], *runtimes} - {"", None, "subprocess"}:
+        return []
+    return [*find_settings(params["config"], "harness")] or [{"id": "bash"}]
+
+
+def find_settings(settings, name):
+    """Yield the blocks of a name in settings, as deep as they stand."""
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            if key == name:
+                yield value
+            yield from find_settings(value, name)
 
 
 def ask(params):

@@ -139,6 +139,23 @@ def test_roles_that_share_the_policy_are_refused(
         verifiers.choose_role(roles, asked)
 
 
+@pytest.mark.parametrize(
+    ("config", "runtime", "prepared"),
+    [
+        ({}, "", ["bash"]),
+        ({"agent": {"harness": {"id": "null"}}}, "subprocess", ["null"]),
+        ({"a": {"harness": {"id": "null"}}, "b": {"harness": {"id": "rlm"}}}, "", ["null", "rlm"]),
+        ({"agent": {"harness": {"id": "null"}}}, "docker", []),
+        ({"agent": {"harness": {"id": "null"}, "runtime": {"type": "docker"}}}, "", []),
+    ],
+)
+def test_harnesses_are_prepared_where_no_container_runs_them(
+    config: dict[str, Any], runtime: str, prepared: list[str]
+) -> None:
+    params = {"config": config, "runtime": runtime}
+    assert [one["id"] for one in verifiers.list_harnesses(params)] == prepared
+
+
 def test_a_runtime_is_the_configured_one_or_the_asked_one() -> None:
     assert verifiers.choose_runtime("agent", "docker", "subprocess", ["harness bash"]) == "docker"
     assert verifiers.choose_runtime("agent", "prime", "docker", ["harness bash"]) == "docker"
