@@ -15,6 +15,8 @@ _KEY_S, _TEXT_S = 0.02, 1.0
 """Between two keys, and of a whole text at most: some programs miss keys that come at once."""
 _OF_WINDOWS = {"alt", "alt_l", "option", "super", "super_l", "cmd", "command", "meta", "win"}
 """Modifiers of chords that may be the window manager's."""
+_APART_S = 0.17
+"""Between the clicks of two actions: more than a double click takes."""
 _DRAG_STEPS = 8
 _DRAG_STEP_S = 0.02
 
@@ -27,6 +29,7 @@ class InputDevices:
         self._display = display
         self._keyboard = keyboard
         self._settle = settle
+        self._button_end_s = 0.0
 
     def move(self, x: int, y: int) -> None:
         """Put the pointer there."""
@@ -35,6 +38,7 @@ class InputDevices:
 
     def click(self, x: int, y: int, button: str, times: int, keys: list[str]) -> None:
         """Press and release a button, with keys held down."""
+        self._keep_apart()
         number = _BUTTONS[button]
         key_codes = [self._keyboard.key(key)[0] for key in keys]
         self.move(x, y)
@@ -47,9 +51,11 @@ class InputDevices:
             self._display.xtest_fake_input(_X_BUTTON[1], number)
         self._send(_X_KEY[1], reversed(key_codes))
         self._display.sync()
+        self._button_end_s = time.monotonic()
 
     def drag(self, x1: int, y1: int, x2: int, y2: int) -> None:
         """Move with the left button pressed, in steps, as programs expect it of a hand."""
+        self._keep_apart()
         self.move(x1, y1)
         self._display.xtest_fake_input(_X_BUTTON[0], 1)
         for step in range(1, _DRAG_STEPS + 1):
@@ -58,6 +64,7 @@ class InputDevices:
             time.sleep(_DRAG_STEP_S)
         self._display.xtest_fake_input(_X_BUTTON[1], 1)
         self._display.sync()
+        self._button_end_s = time.monotonic()
 
     def scroll(self, x: int, y: int, direction: str, amount: int) -> None:
         """Turn the wheel."""
@@ -96,6 +103,10 @@ class InputDevices:
             self._settle()
         self._send(_X_KEY[1], modifiers)
         self._display.sync()
+
+    def _keep_apart(self) -> None:
+        """Wait until a click would no longer be the second half of a double click."""
+        time.sleep(max(0.0, self._button_end_s + _APART_S - time.monotonic()))
 
     def _strike(self, key: tuple[int, bool]) -> None:
         code, shifted = key

@@ -6,6 +6,8 @@ import signal
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
+from agentrl_envs.gui.inside.timers import find_next_timer_s
+
 _END_S = 15.0
 _POLL_S = 0.01
 
@@ -113,6 +115,10 @@ class DesktopProcesses:
             except OSError:
                 continue  # it ended while we looked
         return wanting, had_ns
+
+    def find_next_timer_s(self, besides: int) -> float:
+        """Return the seconds after which one may go on by itself, `besides` one; 0.0 if unknown."""
+        return find_next_timer_s(pid for pid in self.list_pids() if pid != besides)
 
     def _spawn(self, command: Sequence[str], descriptors: Sequence[int]) -> int:
         actions = [(os.POSIX_SPAWN_DUP2, one, to) for to, one in enumerate(descriptors)]

@@ -37,11 +37,17 @@ class FrameBuffer:
             return zlib.crc32(picture)
 
     def wait_for_rest(
-        self, load: Callable[[], tuple[int, int]], still_s: float, deadline_s: float
+        self,
+        load: Callable[[], tuple[int, int]],
+        find_next_timer_s: Callable[[], float],
+        still_s: float,
+        deadline_s: float,
     ) -> bool:
-        """Wait until nothing changes and nobody computes for `still_s`; whether that came in time.
+        """Wait until nothing can change by itself; return whether that came in time.
 
-        A program that waits for a processor is not at rest, so a busy machine only takes longer.
+        That is so when no program has run between two looks and none sleeps with a timer of
+        `still_s` or less; otherwise when nothing changes and nobody computes for `still_s`. A
+        program that waits for a processor is not at rest, so a busy machine only takes longer.
         """
         end_s = time.monotonic() + deadline_s
         since_s, last = time.monotonic(), (self.fingerprint(), load()[1])
@@ -50,8 +56,9 @@ class FrameBuffer:
             now_s, picture, (wanting, had_ns) = time.monotonic(), self.fingerprint(), load()
             if wanting or picture != last[0] or had_ns - last[1] > _NOISE_NS:
                 since_s = now_s
+            is_idle = not wanting and last == (picture, had_ns)
             last = (picture, had_ns)
-            if now_s - since_s >= still_s:
+            if now_s - since_s >= still_s or (is_idle and find_next_timer_s() > still_s):
                 return True
             if now_s > end_s:
                 return False

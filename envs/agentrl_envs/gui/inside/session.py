@@ -117,7 +117,9 @@ class DisplaySession:
 
     def settle(self, still_s: float, limit_s: float) -> bool:
         """Wait until the screen rests; see `FrameBuffer.wait_for_rest`."""
-        return self.screen.wait_for_rest(self.processes.load, still_s, limit_s)
+        # The window manager wakes ten times a second, to look whether it is to show a hint.
+        find_next_timer_s = partial(self.processes.find_next_timer_s, self._manager)
+        return self.screen.wait_for_rest(self.processes.load, find_next_timer_s, still_s, limit_s)
 
     def read_log(self) -> str:
         """Return the end of what the programs complained about."""
