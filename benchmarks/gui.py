@@ -3,10 +3,10 @@
 A task of each program is begun on a desktop that is ready, and again on one on which its programs
 were put ahead, as in a run that says which tasks come next. Resets of the two kinds take turns, so
 that whatever else the machine does is beside both. A form is forked, from the second one of a
-desktop on. Steps move the mouse, so what they cost is to wait until the screen rests (`still_s` of
-it by itself) and to look. Memory is PSS: a page that several processes share counts once over all
-of them, so that one of many desktops holds less than one alone. Wall seconds: what is waited for is
-programs, and a busy machine makes all of it longer.
+desktop on. Steps move the mouse, so what they cost is to wait until the screen rests and to look.
+Memory is PSS: a page that several processes share counts once over all of them, so that one of many
+desktops holds less than one alone. Wall seconds: what is waited for is programs, and a busy machine
+makes all of it longer.
 """
 
 import asyncio

@@ -47,7 +47,8 @@ class DesktopSettings:
     settle_s: float = 5.0
     """For the screen to come to rest after an action; an observation is made then in any case."""
     still_s: float = 0.2
-    """So long nothing may change, and no program compute, for the screen to be at rest."""
+    """Timers beyond it are not waited for; where they cannot be read, nothing may change for as
+    long."""
     open_s: float = 60.0
     """For a desktop to start, and for one to come free."""
     start_s: float = 30.0
