@@ -178,7 +178,8 @@ class HostServer:
     def spawn(self, session: int, message: Message) -> None:
         if not self.is_warm:
             self.is_warm = True
-            getattr(self.kind, "warm_up", lambda _: None)(message["params"])
+            if (warm_up := getattr(self.kind, "warm_up", None)) is not None:
+                warm_up(message["params"])
             gc.collect()
             gc.freeze()  # a collection in an episode would copy the memory of all that is here
         ours, theirs = socket.socketpair()

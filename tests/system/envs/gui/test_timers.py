@@ -10,7 +10,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import contextmanager
 
 import pytest
@@ -57,7 +57,7 @@ needs_x86 = pytest.mark.skipif(
 
 
 @contextmanager
-def sleeping(program: str) -> Iterator[int]:
+def sleeping(program: str) -> Generator[int]:
     """Yield the pid of a program that is about to sleep."""
     command = [sys.executable, "-c", BEGIN + program]
     process = subprocess.Popen(command, stdout=subprocess.PIPE)
