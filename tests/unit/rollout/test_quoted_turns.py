@@ -9,7 +9,7 @@ import pytest
 from agentrl.env import Action
 from agentrl.message import Message, ToolCall
 from agentrl.rollout.quoted_turns import count_quoted_tokens, read_sampled_turns
-from agentrl.trajectory import Node, Tree
+from agentrl.trajectory import Node, Source, Tree
 from benchmarks.letters import END, LetterChat, ids
 from tests.unit.rollout.test_rollout import TASK
 
@@ -45,22 +45,24 @@ def test_a_turn_counts_as_often_as_it_is_quoted(
 def test_a_turn_is_all_that_was_sampled_in_it() -> None:
     tree = Tree(TASK)
     node: int | None = None
-    for source, text, turn in (
+    parts: list[tuple[Source, str, int]] = [
         ("prompt", "ab>", 0),
         ("sampled", "The la", 0),
         ("sampled", "ke.", 0),
-        ("observation", "cd>", 1),
+        ("template", "cd>", 1),
         ("sampled", "Ice.", 1),
-    ):
-        tokens = tuple(ids(text)) + ((END,) if text.endswith(".") else ())
-        drawn = {"logprobs": (0.0,) * len(tokens), "versions": (0,) * len(tokens)}
+    ]
+    for source, text, turn in parts:
+        tokens = (*ids(text), END) if text.endswith(".") else tuple(ids(text))
+        drawn = len(tokens) if source == "sampled" else 0
         node = tree.add(
             Node(
                 parent=node,
                 source=source,
                 token_ids=tokens,
                 turn=turn,
-                **(drawn if source == "sampled" else {}),
+                logprobs=(0.0,) * drawn,
+                versions=(0,) * drawn,
             )
         )
     assert node is not None
