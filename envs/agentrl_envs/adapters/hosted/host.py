@@ -178,7 +178,9 @@ class HostServer:
     def spawn(self, session: int, message: Message) -> None:
         if not self.is_warm:
             self.is_warm = True
-            getattr(self.kind, "warm_up", lambda _: None)(message["params"])
+            # What is wrong there, its first episode says; code of the config's may exit, too.
+            with contextlib.suppress(Exception, SystemExit):
+                getattr(self.kind, "warm_up", lambda _: None)(message["params"])
             gc.collect()
             gc.freeze()  # a collection in an episode would copy the memory of all that is here
         ours, theirs = socket.socketpair()
