@@ -23,6 +23,10 @@ KEEP_S = 1.0
 """Time for which a thread without a call is kept for the next one."""
 
 
+class FunctionExit(RuntimeError):
+    """A function in a thread ended by what is no error: `sys.exit`, an interrupt, a cancellation."""
+
+
 async def run_in_thread(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
     """Run a blocking function in a thread that it has to itself, and return what it returns.
 
@@ -126,7 +130,8 @@ def _prepare_call(
         # An exit, a cancellation or a StopIteration of the function is no event of the caller's.
         if isinstance(error, StopIteration) or not isinstance(error, Exception | None):
             name = getattr(function, "__name__", "call")
-            error = RuntimeError(f"{name} raised {error!r}")
+            kind = RuntimeError if isinstance(error, StopIteration) else FunctionExit
+            error = kind(f"{name} raised {error!r}")
         # The loop is closed when its caller was cancelled and everything ended meanwhile.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(settle, result, error)
