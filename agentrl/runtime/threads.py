@@ -24,7 +24,7 @@ KEEP_S = 1.0
 
 
 class FunctionExit(RuntimeError):
-    """A function in a thread ended by what is no error: `sys.exit`, an interrupt, a cancellation."""
+    """A function in a thread ended by no error: `sys.exit`, an interrupt, a cancellation."""
 
 
 async def run_in_thread(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
