@@ -37,7 +37,7 @@ def read_sampled_turns(chat: "ChatRenderer", tree: Tree, node: int) -> list[tupl
 
 
 def _count_quotes(action: Action, shown: str) -> int:
-    """Return how often what the policy said in a turn is in a text."""
+    """Return the number of times that a text quotes a turn of the policy."""
     words = {action.text, action.malformed_text, action.text.rpartition("</think>")[2]}
     for call in action.tool_calls:
         words.add(_write_arguments(call.arguments))
