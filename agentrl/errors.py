@@ -217,7 +217,7 @@ def blame(
 
     Raises:
         RolloutError: An error of the class `kind`, caused by the one that escaped. `SystemExit`
-            becomes one as well.
+            becomes one as well, and so does a cancellation that is not of the running task.
     """
     try:
         yield
@@ -236,6 +236,26 @@ def blame(
         raise kind(f"{what}: missed its deadline{hint}") from error
     except (Exception, SystemExit) as error:  # else what calls sys.exit would end the run, and well
         raise kind(f"{what}: {_describe(error)}") from error
+    except BaseException as error:
+        if not _is_stray_cancellation(error):
+            raise
+        raise kind(
+            f"{what}: CancelledError, but nobody cancelled it: it awaited something that was "
+            "cancelled, or raised the error itself; catch it there"
+        ) from error
+
+
+def _is_stray_cancellation(error: BaseException) -> bool:
+    """Return whether a cancellation is not of the task that runs, such as that of one it awaits."""
+    import asyncio
+
+    if not isinstance(error, asyncio.CancelledError):
+        return False
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        return False
+    return task is not None and not task.cancelling()
 
 
 def _describe(error: BaseException) -> str:

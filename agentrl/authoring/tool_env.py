@@ -12,7 +12,7 @@ from agentrl.env import Action, ForkStrategy, Info, Observation, RescoreBy, Step
 from agentrl.errors import ConfigError, EnvError, blame
 from agentrl.message import Message
 from agentrl.runtime.seeds import derive
-from agentrl.runtime.threads import run_in_thread
+from agentrl.runtime.threads import run_user_code
 from agentrl.task import Split, Task
 from agentrl.tool import LateTools, ToolContext, ToolResult, ToolSource
 
@@ -239,7 +239,7 @@ async def compute_reward(
         if inspect.iscoroutinefunction(reward):
             verdict = await reward(task, *seen)
         else:
-            verdict = await run_in_thread(reward, task, *seen)
+            verdict = await run_user_code(reward, task, *seen)
             if inspect.isawaitable(verdict):
                 verdict = await verdict
         info: Info = {}

@@ -17,7 +17,7 @@ from agentrl.env import ToolSchema
 from agentrl.errors import ConfigError, ForkUnsupported, ToolError, ToolFailure, blame
 from agentrl.message import Content, Image, ToolCall
 from agentrl.runtime.imports import import_callable
-from agentrl.runtime.threads import run_in_thread
+from agentrl.runtime.threads import run_user_code
 from agentrl.tool import LateTools, ToolContext, ToolResult, ToolSource, is_tool
 
 T = TypeVar("T")
@@ -265,7 +265,7 @@ def _describe_unknown(name: str, known: Sequence[str]) -> str:
 async def _invoke(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
     if inspect.iscoroutinefunction(function):
         return await function(**arguments)
-    result = await run_in_thread(function, **arguments)
+    result = await run_user_code(function, **arguments)
     # What a decorator has made of an asynchronous function need not look like one.
     return await result if inspect.isawaitable(result) else result
 

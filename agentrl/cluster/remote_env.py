@@ -22,6 +22,8 @@ from agentrl.message import Message
 from agentrl.task import Split, Task
 
 CANCEL_S = 20.0
+CLOSE_S = 1.0
+"""Seconds for which a cancelled close is waited for: nobody asks that environment again."""
 
 
 class RemoteEnv:
@@ -80,6 +82,9 @@ class RemoteEnv:
         self._fleet.free(berth)
         try:
             answer = await worker.call(self._number, "close")
+        except asyncio.CancelledError:
+            await _stop_call(worker, self._number, within_s=CLOSE_S)
+            raise
         except WorkerDied:
             self._fleet.replace(berth, worker)  # and the world with it
             return
@@ -93,9 +98,7 @@ class RemoteEnv:
         try:
             answer = await worker.call(number, method, *arguments)
         except asyncio.CancelledError:
-            with contextlib.suppress(WorkerDied, TimeoutError):
-                async with asyncio.timeout(CANCEL_S):
-                    await worker.cancel(number)
+            await _stop_call(worker, number, within_s=CANCEL_S)
             raise
         except WorkerDied as error:
             self._fleet.replace(berth, worker)
@@ -105,3 +108,10 @@ class RemoteEnv:
         if isinstance(answer, RemoteFailure):
             raise answer.error()
         return answer
+
+
+async def _stop_call(worker: EnvWorker, number: int, *, within_s: float) -> None:
+    """Cancel what an environment is doing in a worker, and wait for its end so long."""
+    with contextlib.suppress(WorkerDied, TimeoutError):
+        async with asyncio.timeout(within_s):
+            await worker.cancel(number)

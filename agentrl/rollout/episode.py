@@ -47,6 +47,7 @@ from agentrl.policy import Completion, GenerateRequest, PolicyEngine, Sampling
 from agentrl.rollout.call_rule import call_opening, read_turn
 from agentrl.rollout.earlier_turns import TurnEnds, rewrite_context
 from agentrl.rollout.env_recovery import EnvRecovery
+from agentrl.rollout.quoted_turns import count_quoted_tokens, read_sampled_turns
 from agentrl.runtime.seeds import derive
 from agentrl.runtime.threads import run_in_thread
 from agentrl.runtime.user_code import append_place, method_place
@@ -344,6 +345,8 @@ class EpisodeRunner:
 
     async def _begin_anew(self, observation: Observation, turn: int) -> None:
         segments = await self._render_segments(observation)
+        if observation.request is not None:
+            self._check_own_words(observation, _count_tokens(segments))
         withdraws = 0 if self._at is None else self.tree.context_nodes(self._at)
         self._left_tokens += len(self._context)
         self._context = []
@@ -397,12 +400,26 @@ class EpisodeRunner:
         except (ConfigError, EnvError, RequestError) as error:
             return str(error)
         count = _count_tokens(segments)
-        if self._at is None and count >= self.limits.context_tokens:
-            raise ContextOverflow(
-                f"the conversation has {count} tokens, but engine.context_tokens is "
-                f"{self.limits.context_tokens}, which leaves no room to sample; send less"
-            )
+        if self._at is None or observation.anew:
+            self._check_own_words(observation, count)
         return None
+
+    def _check_own_words(self, observation: Observation, count: int) -> None:
+        """Raise `ContextOverflow` for a program's new conversation of `count` tokens that leaves no
+        room, where it would leave none without the policy's words in it either."""
+        if count < self.limits.context_tokens:
+            return
+        if self._at is not None:
+            turns = read_sampled_turns(self.chat, self.tree, self._at)
+            if (
+                count - count_quoted_tokens(observation.messages, turns)
+                < self.limits.context_tokens
+            ):
+                return
+        raise ContextOverflow(
+            f"the conversation has {count} tokens, but engine.context_tokens is "
+            f"{self.limits.context_tokens}, which leaves no room to sample; send less"
+        )
 
     def _count_nodes_to(self, turn: int) -> int:
         try:

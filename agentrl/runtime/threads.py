@@ -23,6 +23,10 @@ KEEP_S = 1.0
 """Time for which a thread without a call is kept for the next one."""
 
 
+class FunctionExit(RuntimeError):
+    """A function in a thread ended by no error: `sys.exit`, an interrupt, a cancellation."""
+
+
 async def run_in_thread(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
     """Run a blocking function in a thread that it has to itself, and return what it returns.
 
@@ -31,19 +35,30 @@ async def run_in_thread(function: Callable[P, R], /, *args: P.args, **kwargs: P.
     pool is joined at exit and which a few hung functions would fill. A thread whose call has ended
     is kept a moment for the next call: a start takes longer than most tools do.
     """
-    return await _start(function, *args, **kwargs)
+    return await _start(_idle_threads, function, *args, **kwargs)
 
 
-def _start(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> "asyncio.Future[R]":
-    """Start a call in a thread, and return what it will return. This is no task: a loop that ends
-    cancels every task, and whoever must wait for the thread still has to."""
+async def run_user_code(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    """Run a blocking function of the user's as `run_in_thread` does, in a thread of another pool.
+
+    Such a function may set what belongs to its thread, and leave it so: `torch.set_grad_enabled`,
+    a default device, a number of threads. A step of the optimiser must not inherit that.
+    """
+    return await _start(_idle_user_threads, function, *args, **kwargs)
+
+
+def _start(
+    idle: "list[_KeptThread]", function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
+) -> "asyncio.Future[R]":
+    """Start a call in a thread of a pool, and return what it will return. This is no task: a loop
+    that ends cancels every task, and whoever must wait for the thread still has to."""
     future, work = _prepare_call(function, *args, **kwargs)
     name = f"agentrl-{getattr(function, '__name__', 'call')}"
     call = partial(contextvars.copy_context().run, work)
     try:
-        thread = _idle_threads.pop()
+        thread = idle.pop()
     except IndexError:
-        thread = _KeptThread()
+        thread = _KeptThread(idle)
         thread.start()
     thread.name = name
     thread.calls.put(call)
@@ -51,10 +66,14 @@ def _start(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> "a
 
 
 class _KeptThread(threading.Thread):
-    """A thread for one call after another, which ends when none comes for `KEEP_S`."""
+    """A thread for one call after another, which ends when none comes for `KEEP_S`.
 
-    def __init__(self) -> None:
+    Between calls it is in the list `idle`.
+    """
+
+    def __init__(self, idle: "list[_KeptThread]") -> None:
         super().__init__(daemon=True)
+        self._idle = idle
         self.calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
 
     def run(self) -> None:
@@ -62,14 +81,14 @@ class _KeptThread(threading.Thread):
             call()
             # What was returned belongs to the caller alone, and may be large.
             del call
-            _idle_threads.append(self)
+            self._idle.append(self)
 
     def _next_call(self) -> "Callable[[], None] | None":
         try:
             return self.calls.get(timeout=KEEP_S)
         except queue.Empty:
             try:
-                _idle_threads.remove(self)
+                self._idle.remove(self)
             except ValueError:
                 return self.calls.get()  # chosen this moment for a call
             return None
@@ -77,12 +96,14 @@ class _KeptThread(threading.Thread):
 
 _idle_threads: list[_KeptThread] = []
 """Threads that wait for a call; the last to end one is the first to get the next."""
+_idle_user_threads: list[_KeptThread] = []
 os.register_at_fork(after_in_child=_idle_threads.clear)
+os.register_at_fork(after_in_child=_idle_user_threads.clear)
 
 
 def list_idle_threads() -> list[threading.Thread]:
-    """Return the threads that are kept for the next call of `run_in_thread`."""
-    return [*_idle_threads]
+    """Return the threads that are kept for the next call of `run_in_thread` or `run_user_code`."""
+    return [*_idle_threads, *_idle_user_threads]
 
 
 def _prepare_call(
@@ -109,7 +130,8 @@ def _prepare_call(
         # An exit, a cancellation or a StopIteration of the function is no event of the caller's.
         if isinstance(error, StopIteration) or not isinstance(error, Exception | None):
             name = getattr(function, "__name__", "call")
-            error = RuntimeError(f"{name} raised {error!r}")
+            kind = RuntimeError if isinstance(error, StopIteration) else FunctionExit
+            error = kind(f"{name} raised {error!r}")
         # The loop is closed when its caller was cancelled and everything ended meanwhile.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(settle, result, error)
@@ -188,7 +210,7 @@ async def call_either(function: Callable[..., Awaitable[R] | R], /, *args: Any) 
     """Call a function of either kind; a synchronous one runs in a thread of its own."""
     if inspect.iscoroutinefunction(function):
         return await function(*args)
-    result = await run_in_thread(function, *args)
+    result = await run_user_code(function, *args)
     return cast("R", await result if inspect.isawaitable(result) else result)
 
 
@@ -202,7 +224,7 @@ async def convert_exit(work: Awaitable[R]) -> R:
 
 async def finish_in_thread(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
     """Run a function, such as an optimiser step, in a thread that a cancelled caller waits for."""
-    return await await_to_the_end(_start(function, *args, **kwargs))
+    return await await_to_the_end(_start(_idle_threads, function, *args, **kwargs))
 
 
 async def await_to_the_end(
@@ -243,7 +265,9 @@ async def run_in_stoppable_thread(
     """
     stop = threading.Event()
     undo_in_thread = None if undo is None else partial(finish_in_thread, undo)
-    return await await_to_the_end(_start(function, stop), undo_in_thread, stop=stop.set)
+    return await await_to_the_end(
+        _start(_idle_threads, function, stop), undo_in_thread, stop=stop.set
+    )
 
 
 async def _await_end(running: asyncio.Future[R]) -> None:

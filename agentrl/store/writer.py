@@ -2,6 +2,7 @@
 
 import asyncio
 import struct
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
@@ -178,12 +179,9 @@ class StoreWriter:
 
     def close(self) -> None:
         """Sync and close everything. Idempotent; raises `StoreError` if the sync failed."""
-        try:
-            self._syncer.close()
-        finally:
-            self._log.close()
-            self._ledger.close()
-            self._lock.close()
+        with ExitStack() as closing:  # a full disk fails any of them, and the lock must go
+            for part in (self._lock, self._ledger, self._log, self._syncer):
+                closing.callback(part.close)
 
     def __enter__(self) -> Self:
         return self

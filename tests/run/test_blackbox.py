@@ -403,6 +403,47 @@ async def test_a_program_that_ends_over_its_first_request_says_how_long_it_was()
     assert "it then ended: no model" in leaf.outcome.error
 
 
+def asks_again(prompt: str) -> Agent:
+    """A program whose second conversation is `prompt`, in which `{}` is the first one's answer."""
+
+    async def agent(task: Task, endpoint: ProgramEndpoint) -> str:
+        async with openai.AsyncOpenAI(base_url=endpoint.openai_url, api_key=endpoint.key) as client:
+            text = "q"
+            for words in ("{}", prompt):
+                asked: list[Any] = [{"role": "user", "content": words.format(text)}]
+                answer = await client.chat.completions.create(model="", messages=asked)
+                text = answer.choices[0].message.content or ""
+        return text
+
+    return agent
+
+
+@pytest.mark.parametrize("is_checked", [True, False])
+@pytest.mark.parametrize(
+    ("prompt", "is_own_fault"),
+    [("s" * 99, True), ("s" * 60 + "{}", False), ("s" * 99 + "{}", True)],
+    ids=["own words", "with the policy's", "own words and the policy's"],
+)
+async def test_a_later_conversation_without_room_is_a_failure_if_the_programs_words_alone_have_none(
+    prompt: str, is_own_fault: bool, is_checked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mutant that pays it 0 whoever's words they are, and one that fails it, are caught."""
+    if not is_checked:
+        monkeypatch.setattr(blackbox_env, "conversation_fault", unknown)
+    episode = begin_episode(
+        env_of(agent=asks_again(prompt)),
+        ScriptedEngine(saying("p" * 40)),
+        LetterChat(),
+        limits=EpisodeLimits(context_tokens=90),
+    )
+    leaf = await asyncio.wait_for(episode.run(), SOON_S)
+    if is_own_fault:
+        assert isinstance(leaf.outcome, Failed)
+        assert "tokens, but engine.context_tokens is 90" in leaf.outcome.error
+    else:
+        assert leaf.outcome == Truncated("tokens", 0.0)
+
+
 async def swallows(task: Task, endpoint: ProgramEndpoint) -> str:
     """Go on after what no template renders, without an answer to it."""
     async with openai.AsyncOpenAI(base_url=endpoint.openai_url, api_key=endpoint.key) as client:

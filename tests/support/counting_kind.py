@@ -12,6 +12,11 @@ def preload():
     time.sleep(float(os.environ.get("SLOW_S", "0")))
 
 
+def warm_up(params):
+    if name := params.get("warm_up_raises"):
+        raise {"SystemExit": SystemExit, "ValueError": ValueError}[name]
+
+
 def ask(params):
     return params
 

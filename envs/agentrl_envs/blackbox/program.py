@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from agentrl.errors import ConfigError, EnvError
 from agentrl.gateway.server import MODEL, GatewayAddress
-from agentrl.runtime.threads import convert_exit, run_in_thread
+from agentrl.runtime.threads import convert_exit, run_in_thread, run_user_code
 from agentrl.task import Task
 from agentrl_envs.blackbox.policy_errors import ProgramEnded, name_end
 from agentrl_sandbox.host_process import HostProcess
@@ -76,7 +76,7 @@ class FunctionProgram:
     async def run(self, task: Task, endpoint: ProgramEndpoint) -> Any:
         if inspect.iscoroutinefunction(self.agent):
             return await convert_exit(self.agent(task, endpoint))
-        result = await run_in_thread(self.agent, task, endpoint)
+        result = await run_user_code(self.agent, task, endpoint)
         return await convert_exit(result) if inspect.isawaitable(result) else result
 
 

@@ -16,6 +16,11 @@ _NUMBER = re.compile(
 )
 _AROUND = " *`'\"$"
 """Marks around an answer that are none of it; a full stop at its end is none either."""
+_UNSEEN = dict.fromkeys(
+    [0x61C, 0x200B, 0x200E, 0x200F, *range(0x202A, 0x202F), 0x2060, *range(0x2066, 0x206A), 0xFEFF]
+)
+"""Characters that neither show nor join letters: marks of direction, zero width. Files copied from
+web pages have them, and no policy writes them."""
 DIGITS_MAX = 1_000
 """Of a number; a longer one is a text."""
 
@@ -90,7 +95,9 @@ def exact_answer(task: Task, messages: Sequence[Message]) -> str | None:
 
 
 def strip_marks(text: str) -> str:
-    """Return a text without case, doubled spaces and marks around it."""
+    """Return a text without case, doubled spaces, unseen characters and marks around it."""
+    if not text.isascii():
+        text = text.translate(_UNSEEN)
     text = unicodedata.normalize("NFKC", text).replace("\N{MINUS SIGN}", "-").casefold()
     return " ".join(text.split()).strip(_AROUND).rstrip(".").strip(_AROUND)
 

@@ -7,6 +7,7 @@ on disk, so an answer that comes again costs nothing. What is no verdict is a `J
 import asyncio
 import hashlib
 import json
+import logging
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -16,7 +17,7 @@ from typing import cast
 from agentrl.errors import ConfigError, EngineError, JudgeError
 from agentrl.message import Message
 from agentrl.rewards import last_text
-from agentrl.runtime.atomic_files import write_text
+from agentrl.runtime.atomic_files import disk_advice, write_text
 from agentrl.runtime.http_endpoint import KEY, HttpEndpoint, HttpEndpointClient
 from agentrl.runtime.json_limits import JsonLimits
 from agentrl.runtime.scope import shared
@@ -24,6 +25,7 @@ from agentrl.task import Task
 from agentrl_envs.dataset.row_tasks import fill_template
 from agentrl_envs.dataset.settings import JUDGE_RULES, check_settings
 
+_log = logging.getLogger(__name__)
 _SCORE = re.compile(
     r"""\bscore[ \t:=*"'`]{1,8}  # as in `Score: 7`, `**Score:** 7`, `"score": 7`
         (-?\d++(?:\.\d++)?+)      # the score
@@ -142,6 +144,7 @@ class JudgeClient:
         )
         self._room = asyncio.Semaphore(settings.concurrency)
         self._spent = _Spending()
+        self._is_warned = False
 
     @classmethod
     async def find_shared(cls, settings: JudgeSettings) -> "JudgeClient | None":
@@ -168,10 +171,22 @@ class JudgeClient:
                 "`Score: NUMBER`, and max_tokens must leave room for it"
             )
         if cached is None and settings.cache is not None:
-            place = self._cache_file(prompt)
+            self._keep(self._cache_file(prompt), reply)
+        return score
+
+    def _keep(self, place: Path, reply: str) -> None:
+        """Write a reply to the cache; a verdict that cannot be kept counts all the same."""
+        try:
             place.parent.mkdir(parents=True, exist_ok=True)
             write_text(place, reply)
-        return score
+        except OSError as error:
+            if not self._is_warned:
+                self._is_warned = True
+                _log.warning(
+                    "the judge's verdicts are not kept, and will be asked and paid for again: %s "
+                    "cannot be written: %s. %s",
+                    *(place, error.strerror or error, disk_advice(error)),
+                )
 
     async def close(self) -> None:
         """Hang up. Idempotent."""

@@ -3,7 +3,7 @@
 The public methods of an instance are the tools, `reset(**row)` begins an episode, and
 `get_reward()` may pay it. As in TRL an exception of a tool is its answer, `{'error': ...}`, what a
 tool returns is shown as `str` makes it, and what `reset` returns is put behind the last message of
-the prompt.
+the prompt. What is no exception, such as `sys.exit`, fails the trajectory.
 """
 
 import copy
@@ -26,7 +26,7 @@ from agentrl.errors import ConfigError, EnvError, ForkUnsupported, blame
 from agentrl.message import Content, Image, Message, ToolCall
 from agentrl.runtime.argument_types import type_arguments
 from agentrl.runtime.imports import import_callable
-from agentrl.runtime.threads import CallThread
+from agentrl.runtime.threads import CallThread, FunctionExit
 from agentrl.task import Split, Task
 from agentrl.tool import ToolResult, tool
 from agentrl_envs.dataset.env import Gold, find_gold
@@ -213,11 +213,13 @@ class TrlEnv:
                 raise ValueError(f"Tool {call.name} not found.")
             parameters = self._signatures[call.name].schema["function"]["parameters"]
             arguments = type_arguments(call.arguments, parameters)
-            with blame(EnvError, "tool"):
+            with blame(EnvError, f"tool {call.name!r}"):
                 value = await live.call(getattr(live.instance, call.name), arguments)
             content = read_content(value)
         except (EnvError, ValueError) as error:
             cause = error.__cause__ or error
+            if isinstance(cause, FunctionExit) or not isinstance(cause, Exception):
+                raise
             content = str({"error": str(cause)})
             return ToolResult(call_id=call.id, name=call.name, content=content, status="error")
         return ToolResult(call_id=call.id, name=call.name, content=content, status="ok")

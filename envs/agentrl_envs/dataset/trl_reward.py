@@ -11,7 +11,7 @@ from typing import Any
 
 from agentrl.errors import ConfigError, EnvError
 from agentrl.message import Message
-from agentrl.runtime.threads import run_in_thread
+from agentrl.runtime.threads import run_user_code
 from agentrl.task import Task
 
 ABSENT = ("completion_ids", "trainer_state")
@@ -86,7 +86,7 @@ class TrlReward:
         if inspect.iscoroutinefunction(self._function):
             rewards = await self._function(**arguments)
         else:
-            rewards = await run_in_thread(self._function, **arguments)
+            rewards = await run_user_code(self._function, **arguments)
             if inspect.isawaitable(rewards):
                 rewards = await rewards
         return self._read(rewards), metrics

@@ -120,7 +120,10 @@ class Moody(BaseEnv):
     async def close(self) -> None:
         if self.is_open:
             self.is_open = False
-            Moody.live -= 1
+            try:
+                await asyncio.sleep(1000 if "close slowly" in self.said else 0)
+            finally:
+                Moody.live -= 1
 
 
 RAISED: dict[str, type[Exception]] = {
@@ -299,6 +302,19 @@ async def test_what_is_cancelled_here_stops_there() -> None:
                 await env.step(say("hang"))
         assert await said(env, "go on") == "hang stopped go on"
         await env.close()
+
+
+async def test_a_close_that_is_cancelled_here_stops_there() -> None:
+    """A mutant that leaves it to go on in the worker, episode after episode, is caught."""
+    async with Fleets() as fleets:
+        env = fleets.env()
+        await begun(env)
+        await said(env, "close slowly")
+        live = Moody.live
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await env.close()
+        assert Moody.live == live - 1
 
 
 async def test_a_worker_that_dies_fails_what_it_held_and_is_replaced() -> None:

@@ -344,6 +344,36 @@ async def test_cancelling_rises_also_where_the_close_breaks() -> None:
         await task
 
 
+@pytest.mark.parametrize("method", ["reset", "step", "close"])
+async def test_an_environment_that_awaits_a_cancelled_task_fails_and_is_named(method: str) -> None:
+    """A mutant that takes it for the trajectory's own cancellation is caught."""
+
+    class Stray(Echo):
+        async def await_cancelled(self, name: str) -> None:
+            if name == method:
+                inner = asyncio.create_task(asyncio.sleep(9))
+                inner.cancel()
+                await inner
+
+        async def reset(self, **given: Any) -> tuple[Observation, Info]:
+            await self.await_cancelled("reset")
+            return await super().reset(**given)
+
+        async def step(self, action: Action) -> Step:
+            await self.await_cancelled("step")
+            return await super().step(action)
+
+        async def close(self) -> None:
+            await super().close()
+            await self.await_cancelled("close")
+
+    leaf = (await play(Stray(), "hi", "done"))[1]
+    assert isinstance(leaf.outcome, Failed)
+    assert leaf.outcome.kind == "env"
+    assert leaf.outcome.error.startswith(f"{method} of task {TASK.id}: CancelledError, but nobody")
+    assert "in await_cancelled" in leaf.outcome.error
+
+
 async def test_cancelling_closes_the_environment_and_rises() -> None:
     class Hangs(Echo):
         async def step(self, action: Action) -> Step:

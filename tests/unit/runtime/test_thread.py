@@ -26,6 +26,7 @@ from agentrl.runtime.threads import (
     run_in_stoppable_thread,
     run_in_thread,
     run_to_the_end,
+    run_user_code,
 )
 from agentrl.testing.leaks import ProcessHoldings
 
@@ -42,6 +43,21 @@ async def test_a_thread_is_kept_for_the_next_call() -> None:
     await wait_until(lambda: first in list_idle_threads())
     variable.set("of the second call")
     assert await run_in_thread(see_thread) == (first, "agentrl-see_thread", "of the second call")
+
+
+async def test_what_the_users_code_sets_for_its_thread_is_seen_by_no_call_of_ours() -> None:
+    """Mutants with one pool of threads for both, in either function, are caught."""
+    local = threading.local()
+
+    def set_grad_enabled() -> threading.Thread:
+        local.is_grad_enabled = False
+        return threading.current_thread()
+
+    thread = await run_user_code(set_grad_enabled)
+    await wait_until(lambda: thread in list_idle_threads())
+    for call in (run_in_thread, finish_in_thread):
+        assert not await call(hasattr, local, "is_grad_enabled")
+    assert await run_user_code(threading.current_thread) is thread
 
 
 async def test_a_call_is_never_given_to_a_thread_that_has_one() -> None:

@@ -18,6 +18,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,7 +34,7 @@ from agentrl.store.index import StoreIndex
 from agentrl.store.opening import Damaged
 from agentrl.store.page_checks import PageChecks
 from agentrl.store.reader import StoreReader
-from agentrl.store.segment import HEAD_BYTES, segments
+from agentrl.store.segment import HEAD_BYTES, SegmentWriter, segments
 from agentrl.store.settings import StoreSettings
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Finished, Leaf, Node, Tree
@@ -450,6 +451,26 @@ def test_a_failed_opening_lets_go_of_the_lock(store: ScriptedStore) -> None:
     for _ in range(2):
         with pytest.raises(DamagedStore, match="lacks segment 00000000"):
             ScriptedStore.open(store.folder, resume=True)
+
+
+@pytest.mark.parametrize("part", [SegmentWriter, StoreIndex, DiskSyncer])
+def test_a_close_that_fails_lets_go_of_the_lock(
+    folder: Path, part: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a full disk. A mutant that closes one part after the other is caught."""
+    store = ScriptedStore.open(folder)
+    Play(store)
+    close = part.close
+
+    def fail(closed: Any) -> None:
+        close(closed)
+        raise StoreError("No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(part, "close", fail)
+        with pytest.raises(StoreError, match="No space left"):
+            store.close()
+    ScriptedStore.open(folder, resume=True).close()
 
 
 def test_the_ledger_is_made_again_from_the_log(store: ScriptedStore) -> None:

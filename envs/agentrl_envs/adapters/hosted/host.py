@@ -179,7 +179,9 @@ class HostServer:
         if not self.is_warm:
             self.is_warm = True
             if (warm_up := getattr(self.kind, "warm_up", None)) is not None:
-                warm_up(message["params"])
+                # What is wrong there, its first episode says; code of the config's may exit, too.
+                with contextlib.suppress(Exception, SystemExit):
+                    warm_up(message["params"])
             gc.collect()
             gc.freeze()  # a collection in an episode would copy the memory of all that is here
         ours, theirs = socket.socketpair()

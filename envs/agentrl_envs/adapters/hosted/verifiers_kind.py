@@ -4,7 +4,6 @@
 # pyright: basic, reportMissingImports=false
 
 import asyncio
-import contextlib
 import inspect
 import json
 import math
@@ -47,10 +46,9 @@ def warm_up(params):
     One of verifiers' own is a script, whose interpreter uv looks up once in a process; and what
     looks for a taskset imports all of its own, with the clients of their tools.
     """
-    with contextlib.suppress(Exception):  # its first episode says what is wrong
-        import verifiers.v1.tasksets  # noqa: F401
+    import verifiers.v1.tasksets  # noqa: F401
 
-        asyncio.run(asyncio.wait_for(prepare_harnesses(params), PREPARE_S))
+    asyncio.run(asyncio.wait_for(prepare_harnesses(params), PREPARE_S))
 
 
 async def prepare_harnesses(params):

@@ -90,6 +90,14 @@ async def test_episodes_have_worlds_of_their_own(ask: Asker) -> None:
     assert len(await ask(one, "long", size=3_000_000)) == 3_000_000
 
 
+@pytest.mark.parametrize("error", ["SystemExit", "ValueError"])
+async def test_what_breaks_before_the_first_episode_ends_neither_it_nor_the_host(
+    ask: Asker, error: str
+) -> None:
+    one = await ask.open(warm_up_raises=error)
+    assert await ask(one, "add", amount=1) == 1
+
+
 async def test_a_fork_goes_on_alone_and_outlives_its_origin(ask: Asker) -> None:
     origin = await ask.open()
     await ask(origin, "add", amount=5)

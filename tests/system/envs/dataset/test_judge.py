@@ -172,6 +172,17 @@ async def test_verdicts_are_kept_and_bad_ones_are_not(
     assert (await judged.play("five", **cache))[0] == 0.0
 
 
+async def test_a_verdict_that_cannot_be_kept_counts_and_is_told(
+    judged: Judged, server: JudgeServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A mutant that fails the trajectory, which is tried again and paid for again, is caught."""
+    (tmp_path / "verdicts").write_text("a file in the place of the folder, as good as a full disk")
+    server.replies = [REPLY]
+    assert (await judged.play("four", cache=str(tmp_path / "verdicts")))[0] == 0.7
+    assert f"{tmp_path / 'verdicts'}/" in caplog.text
+    assert "will be asked and paid for again" in caplog.text
+
+
 @pytest.mark.parametrize("budget", [{"budget_calls": 2}, {"budget_tokens": 20}])
 async def test_a_budget_stops_the_run(
     judged: Judged, server: JudgeServer, budget: dict[str, int]

@@ -61,6 +61,8 @@ def test_one_answer_counts(text: str, answer: str) -> None:
         (" 1,000 ", Decimal(1000)),
         ("$1000.0.", Decimal(1000)),
         ("\N{MINUS SIGN}.5", Decimal("-0.5")),
+        ("\u202a42\u202c", Decimal(42)),
+        ("\ufeffthe\u200b cat\u2069", "the cat"),
         (".5", Decimal("0.5")),
         ("**42**.", Decimal(42)),
         ("1,00", "1,00"),

@@ -5,6 +5,7 @@ episode; what reset returns shown as a message of its own; a row that an instanc
 next episode sees.
 """
 
+import asyncio
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -154,6 +155,30 @@ async def test_what_is_no_number_is_no_reward(rows: str, paid: Any) -> None:
     SharedEnv.paid = paid
     with pytest.raises(EnvError, match=rf"is {paid!r}; return a number"):
         await env.step(say("done"))
+    await env.close()
+
+
+class LeavingEnv(IncrementEnv):
+    """Has tools that end by what is no exception."""
+
+    def leave(self) -> str:
+        """Leave."""
+        raise SystemExit(3)
+
+    async def interrupt(self) -> str:
+        """Wait for what was cancelled."""
+        waiting = asyncio.ensure_future(asyncio.sleep(9))
+        waiting.cancel()
+        await waiting
+        return ""
+
+
+@pytest.mark.parametrize("name", ["leave", "interrupt"])
+async def test_an_end_that_is_no_exception_is_a_failure_and_no_answer(rows: str, name: str) -> None:
+    env = TrlEnv(factory=LeavingEnv, path=rows)
+    await env.reset(seed=1)
+    with pytest.raises(EnvError, match=rf"tool '{name}': (FunctionExit: leave|CancelledError)"):
+        await env.step(call(name))
     await env.close()
 
 
