@@ -60,13 +60,14 @@ needs_x86 = pytest.mark.skipif(
 def sleeping(program: str) -> Generator[int]:
     """Yield the pid of a program that is about to sleep."""
     command = [sys.executable, "-c", BEGIN + program]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    with process.stdout:
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
         process.stdout.readline()
-        yield process.pid
-        process.kill()
-        process.wait()
+        try:
+            yield process.pid
+        finally:
+            process.kill()
+            process.wait()
 
 
 def await_timer(pid: int, soonest_s: float, latest_s: float) -> float:
