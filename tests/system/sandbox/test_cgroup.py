@@ -19,11 +19,13 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentrl.runtime import threads
 from agentrl.runtime.cgroup_place import CgroupPath, explain_refusal, locate
 from agentrl.runtime.memory_limit import NO_LIMIT_BYTES, total_bytes
 from agentrl.sandbox import Limits, SandboxSettings
@@ -425,20 +427,20 @@ async def test_a_start_that_is_cancelled_leaves_none_behind(
 
 @pytest.mark.cgroup
 @pytest.mark.parametrize("tree", [HOLDER], indirect=True)
-async def test_a_session_takes_one_thread_to_begin_and_one_to_end(
+async def test_a_session_takes_one_call_in_a_thread_to_begin_and_one_to_end(
     monkeypatch: pytest.MonkeyPatch, group: ProcessCgroup, tree: subprocess.Popen[str]
 ) -> None:
-    start, names = threading.Thread.start, list[str]()
+    start, calls = threads._start, list[object]()  # pyright: ignore[reportPrivateUsage]
 
-    def count(self: threading.Thread) -> None:
-        names.append(self.name)
-        start(self)
+    def count(*args: Any, **kwargs: Any) -> "asyncio.Future[Any]":
+        calls.append(args)
+        return start(*args, **kwargs)
 
-    monkeypatch.setattr(threading.Thread, "start", count)
+    monkeypatch.setattr(threads, "_start", count)
     fence = SessionCgroup(Limits())
     fence.close()
     await fence.live(group, "session", tree.pid)
-    assert len(names) == 2, names
+    assert len(calls) == 2, calls
     assert tree.wait(30) == -signal.SIGKILL, "it was inside"
 
 
