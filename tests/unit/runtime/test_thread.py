@@ -62,7 +62,8 @@ async def test_what_the_users_code_sets_for_its_thread_is_seen_by_no_call_of_our
 
 async def test_a_call_is_never_given_to_a_thread_that_has_one() -> None:
     both = threading.Barrier(2, timeout=30)
-    await asyncio.gather(*(run_in_thread(both.wait) for _ in range(2)))
+    places = await asyncio.gather(*(run_in_thread(both.wait) for _ in range(2)))
+    assert sorted(places) == [0, 1], "one waited for the other in its own thread"
 
 
 async def test_a_thread_without_a_call_ends(monkeypatch: pytest.MonkeyPatch) -> None:

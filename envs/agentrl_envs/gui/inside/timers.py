@@ -32,7 +32,7 @@ def find_next_timer_s(pids: Iterable[int]) -> float:
         try:
             waits_s = [read_wait_s(pid, int(thread)) for thread in os.listdir(f"/proc/{pid}/task")]
             soonest_s = min([soonest_s, *waits_s, *_read_timers_s(pid)])
-        except (OSError, ValueError):
+        except (OSError, ValueError, struct.error):
             if os.path.exists(f"/proc/{pid}"):
                 return 0.0  # or a thread or a file of it ended while we looked
     return soonest_s
