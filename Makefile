@@ -31,7 +31,7 @@ QUICK ?=
 # How long `make fuzz` goes on, in seconds.
 FUZZ_S ?= 600
 
-BENCHMARKS := $(filter-out commands curve harness letters made_run measure method_rows methods plan_gpu plan_published pretrained quick real_shape samplers shapes soak staleness start sums ui_s1 vlm_step vs_trl,$(basename $(notdir $(wildcard benchmarks/*.py))))
+BENCHMARKS := $(filter-out commands curve harness letters long_trajectories made_run measure method_rows methods plan_gpu plan_published pretrained quick real_shape samplers shapes soak staleness start sums ui_s1 vlm_step vs_trl waiting,$(basename $(notdir $(wildcard benchmarks/*.py))))
 
 # What an installation needs, said before it begins.
 define CHECK

@@ -54,7 +54,7 @@ class Size:
             num_attention_heads=self.heads,
             num_key_value_heads=self.kv_heads,
             head_dim=64,
-            max_position_embeddings=4096,
+            max_position_embeddings=16_384,
             tie_word_embeddings=True,
             bos_token_id=None,
             eos_token_id=None,
@@ -125,9 +125,15 @@ def grown(random: np.random.Generator, begun: ndarray, length: int, *, trained: 
     return Drawn(np.concatenate([begun, own]), mask & trained)
 
 
-def step(model: PreTrainedModel, sequences: Sequence[Drawn], layout: LayoutName) -> float:
+def step(
+    model: PreTrainedModel,
+    sequences: Sequence[Drawn],
+    layout: LayoutName,
+    *,
+    limit_tokens: int = LIMIT_TOKENS,
+) -> float:
     """Do a forward and a backward pass over all of them; return how many tokens they have."""
-    chosen = LAYOUTS[layout](LIMIT_TOKENS)
+    chosen = LAYOUTS[layout](limit_tokens)
     model.zero_grad(set_to_none=True)
     for indices in chosen.plan(sequences):
         tokens = chosen.tokens([sequences[i] for i in indices], device=model.device)
@@ -144,7 +150,7 @@ def training(size: Size, shape: Shape, layout: LayoutName, repeats: int) -> Run:
     return lambda: sum(step(model, sequences, layout) for _ in range(repeats))
 
 
-def peak(size: Size, shape: Shape, layout: LayoutName) -> Run:
+def peak(size: Size, shape: Shape, layout: LayoutName, limit_tokens: int = LIMIT_TOKENS) -> Run:
     """Return a run whose work is the memory that the first step adds, in MB."""
     torch.set_num_threads(1)
     model, sequences = size.policy(), shape()
@@ -153,7 +159,7 @@ def peak(size: Size, shape: Shape, layout: LayoutName) -> Run:
     def run() -> float:
         Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
         before = resident_kb("VmRSS")
-        step(model, sequences, layout)
+        step(model, sequences, layout, limit_tokens=limit_tokens)
         return (resident_kb("VmHWM") - before) / 1e3
 
     return run

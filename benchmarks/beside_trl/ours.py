@@ -16,11 +16,10 @@ from agentrl.config.load import load_config
 from agentrl.learn.trainer import PolicyTrainer
 from agentrl.run.train import train
 from agentrl.runtime.progress import NOTHING, SilentProgress
-from benchmarks.beside_trl import game
 from benchmarks.beside_trl.setup import Setup
 from benchmarks.beside_trl.stepping import Stepping
 
-ENVS = {"single turn": "Writing", "multi-turn": "Guessing"}
+ENVS = {"single turn": "Writing", "multi-turn": "Guessing", "waiting": "GuessingWaiting"}
 LONGEST_PROMPT_TOKENS = 448
 
 
@@ -80,6 +79,12 @@ def learn_section(setup: Setup) -> dict[str, Any]:
 
 def run_values(setup: Setup, folder: Path) -> dict[str, Any]:
     """Return the config of the run."""
+    in_flight = setup.rows * setup.in_flight
+    modes = {
+        "sync": {},
+        "partial": {"over_provision": float(setup.in_flight)},
+        "async": {"max_staleness": setup.in_flight - 1},
+    }
     return {
         "run": {
             "name": "ours",
@@ -95,7 +100,7 @@ def run_values(setup: Setup, folder: Path) -> dict[str, Any]:
         },
         "policy": {"path": setup.policy},
         "engine": {
-            "slots": setup.rows,
+            "slots": in_flight,
             "context_tokens": LONGEST_PROMPT_TOKENS + setup.completion_tokens,
         },
         "sampling": {
@@ -105,11 +110,13 @@ def run_values(setup: Setup, folder: Path) -> dict[str, Any]:
         "rollout": {
             "tasks_per_step": setup.groups,
             "group_size": setup.group_size,
-            "concurrency": setup.rows,
-            "max_turns": game.MOST_GUESSES + 1 if setup.task == "multi-turn" else 1,
+            "concurrency": in_flight,
+            "max_turns": 1 + (setup.rules.most_guesses if setup.rules else 0),
+            "mode": setup.mode,
+            **modes[setup.mode],
         },
         "learn": learn_section(setup),
-        "evaluate": {"tasks": 1},
+        "evaluate": {"tasks": setup.heldout},
     }
 
 

@@ -79,15 +79,17 @@ def warm_policy(
     folder: Path,
     begin: Path,
     *,
+    env: str = "Guessing",
     steps: int = WARM_STEPS,
     warmstart_keys: Mapping[str, float] = MADE_WARMSTART,
 ) -> Path:
     """Teach a policy to play the game, half of the time badly; takes minutes."""
     if not folder.exists():
         run = folder.with_name(f"{folder.name}-run")
+        shutil.rmtree(run, ignore_errors=True)  # of a call that was stopped
         values: dict[str, Any] = {
             "run": {"name": run.name, "folder": str(run.parent), "threads": 1},
-            "env": {"id": "benchmarks.beside_trl.envs:Guessing"},
+            "env": {"id": f"benchmarks.beside_trl.envs:{env}"},
             "policy": {"path": str(begin)},
             "engine": {"context_tokens": CONTEXT_TOKENS},
             "warmstart": {
@@ -135,7 +137,7 @@ def _tokenizer(template: str) -> PreTrainedTokenizerFast:
 def _texts(template: str) -> Iterator[str]:
     """Yield what the task says, and made-up words that fill the vocabulary."""
     drawn = random.Random(0)
-    own = [template, game.SYSTEM, game.WORDS, game.question(1), str(game.Host.guess.__doc__)]
+    own = [template, game.SHORT.system, game.WORDS, game.question(1), str(game.Host.guess.__doc__)]
     for _ in range(50):
         yield from own
     syllables = [c + v for c in "bcdfghklmnprstvw" for v in "aeiou"]

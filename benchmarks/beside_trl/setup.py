@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
-TaskName = Literal["single turn", "multi-turn"]
+from benchmarks.beside_trl.game import LONG, SHORT, Rules
+
+TaskName = Literal["single turn", "multi-turn", "waiting"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,11 +36,22 @@ class Setup:
     """Of TRL: generate with transformers' continuous batching."""
     first_round: int = 1000
     """Of the tasks; others for another seed."""
+    mode: Literal["sync", "partial", "async"] = "sync"
+    """Of agentrl: whether rollouts and training overlap."""
+    in_flight: int = 1
+    """Of agentrl, except in `sync`: games in flight, in steps' worth."""
+    heldout: int = 1
+    """Of agentrl: games that it is evaluated on before and after training."""
 
     @property
     def rows(self) -> int:
         """Return how many completions a step trains."""
         return self.groups * self.group_size
+
+    @property
+    def rules(self) -> Rules | None:
+        """Return those of the game, if one is played."""
+        return {"single turn": None, "multi-turn": SHORT, "waiting": LONG}[self.task]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,19 @@ class Guessing(game.Host):
 
     def get_reward(self) -> float:
         """Return what the round was worth."""
-        return game.reward(self.answers)
+        return game.reward(self.answers, self.rules)
+
+
+class GuessingWaiting(game.WaitingHost):
+    """The long game with a host that takes its time."""
+
+    def reset(self, **row: Any) -> None:
+        """Begin a round."""
+        self.round, self.answers = int(row["round"]), []
+
+    def get_reward(self) -> float:
+        """Return what the round was worth."""
+        return game.reward(self.answers, self.rules)
 
 
 class StepBoundary(transformers.TrainerCallback):
@@ -82,8 +95,8 @@ class MeasuredTrainer(trl.GRPOTrainer):  # pyright: ignore[reportUntypedBaseClas
 
 def trainer(setup: Setup, folder: str) -> Any:
     """Return the trainer that a setup describes."""
-    multi_turn = setup.task == "multi-turn"
-    rewards: dict[str, Any] = {} if multi_turn else {"reward_funcs": _wordy}
+    rewards: dict[str, Any] = {} if setup.rules else {"reward_funcs": _wordy}
+    environments = {"single turn": None, "multi-turn": Guessing, "waiting": GuessingWaiting}
     settings = trl.GRPOConfig(
         output_dir=folder,
         use_cpu=True,
@@ -101,7 +114,7 @@ def trainer(setup: Setup, folder: str) -> Any:
         gradient_accumulation_steps=setup.rows // setup.peer_rows,
         num_generations=setup.group_size,
         max_completion_length=setup.completion_tokens,
-        max_tool_calling_iterations=game.MOST_GUESSES,
+        max_tool_calling_iterations=setup.rules.most_guesses if setup.rules else None,
         temperature=setup.temperature,
         use_transformers_continuous_batching=setup.peer_batching,
         transformers_continuous_batching_config=BATCHING if setup.peer_batching else None,
@@ -122,22 +135,23 @@ def trainer(setup: Setup, folder: str) -> Any:
         model=setup.policy,
         args=settings,
         train_dataset=Dataset.from_list(rows(setup)),
-        environment_factory=Guessing if multi_turn else None,
+        environment_factory=environments[setup.task],
         **rewards,
     )
 
 
 def rows(setup: Setup) -> list[dict[str, Any]]:
     """Return the tasks in the order they are played, a group each."""
-    said: Callable[[int], list[dict[str, str]]] = _game if setup.task == "multi-turn" else _note
+    rules = setup.rules
+    said: Callable[[int], list[dict[str, str]]] = partial(_game, rules) if rules else _note
     numbers = range(setup.first_round, setup.first_round + setup.groups * setup.steps)
     return [{"prompt": said(number), "round": number} for number in numbers]
 
 
-def _game(number: int) -> list[dict[str, str]]:
+def _game(rules: game.Rules, number: int) -> list[dict[str, str]]:
     return [
-        {"role": "system", "content": game.SYSTEM},
-        {"role": "user", "content": game.question(number)},
+        {"role": "system", "content": rules.system},
+        {"role": "user", "content": game.question(number, rules)},
     ]
 
 

@@ -3,10 +3,12 @@
 Mutants seen caught: guesses that cost nothing; a fifth guess that counts; higher and lower swapped;
 a player whose low or high end does not move; a host who goes on after "correct", or after the last
 guess; numbers that repeat within fifteen rounds; a mask inverted; an error without its root; a seed
-not used; a mean over all steps, over fewer steps than asked for, or never reached; training that
-includes the rollout; noise forgotten.
+not used; a host who waits in rounds held out, or never; a tail of 2 per mille; a mean over all
+steps, over fewer steps than asked for, or never reached; training that includes the rollout; noise
+forgotten.
 """
 
+import asyncio
 import itertools
 
 import numpy as np
@@ -33,23 +35,24 @@ def test_a_game_is_worth_less_with_every_guess(answers: list[str], reward: float
     assert game.reward(answers) == pytest.approx(reward)
 
 
-def test_the_player_who_halves_always_finds_the_number() -> None:
+@pytest.mark.parametrize("rules", [game.SHORT, game.LONG])
+def test_the_player_who_halves_always_finds_the_number(rules: game.Rules) -> None:
     rounds = [n for n in range(200) if game.drawn(f"style {n}") % 2 == 0]
     assert len(rounds) > 60
     for number in rounds:
-        host, guesses = game.Host(number), list[int]()
-        while "correct" not in host.answers and len(guesses) < game.MOST_GUESSES:
-            guesses.append(game.player_guess(number, guesses, host.answers))
-            host.guess(guesses[-1])
-        assert host.answers[-1] == "correct"
+        answers, guesses = list[str](), list[int]()
+        while "correct" not in answers and len(guesses) < rules.most_guesses:
+            guesses.append(game.player_guess(number, guesses, answers, rules))
+            answers.append(game.answer(game.secret(number, rules), guesses[-1]))
+        assert answers[-1] == "correct"
 
 
 def test_the_host_answers_no_more_than_the_guesses_there_are() -> None:
     host = game.Host(3)
-    wrong = game.secret(3) % game.HIGHEST + 1
-    said = [host.guess(wrong) for _ in range(game.MOST_GUESSES + 1)]
+    wrong = game.secret(3) % game.SHORT.highest + 1
+    said = [host.guess(wrong) for _ in range(game.SHORT.most_guesses + 1)]
     assert said[-1] == "the game is over"
-    assert len(host.answers) == game.MOST_GUESSES
+    assert len(host.answers) == game.SHORT.most_guesses
     right = game.Host(3)
     assert right.guess(game.secret(3)) == "correct"
     assert right.guess(wrong) == "the game is over"
@@ -58,6 +61,32 @@ def test_the_host_answers_no_more_than_the_guesses_there_are() -> None:
 
 def test_rounds_in_a_row_have_every_number_once() -> None:
     assert sorted(map(game.secret, range(40, 55))) == list(range(1, 16))
+
+
+async def test_a_waiting_host_answers_as_late_as_drawn_but_not_in_rounds_held_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    trained, heldout = game.WaitingHost(7), game.WaitingHost(game.HELDOUT_ROUND)
+    assert await trained.guess(game.secret(7, game.LONG)) == "correct"
+    assert len(slept) == 1
+    assert slept[0] in {game.latency_s(call) for call in range(50)}
+    assert await heldout.guess(32) == "lower"
+    assert len(slept) == 1
+
+
+def test_latencies_have_the_median_and_the_tail_that_the_benchmark_names() -> None:
+    latencies = [game.latency_s(call) for call in range(4000)]
+    assert np.median(latencies) == pytest.approx(0.5, rel=0.1)
+    # 2 %, and a thousandth of the lognormal ones themselves.
+    assert np.mean(np.array(latencies) > 20) == pytest.approx(0.021, abs=0.006)
+    assert np.std(np.log([s for s in latencies if s < 20])) == pytest.approx(1.2, rel=0.05)
+    assert latencies[:9] == [game.latency_s(call) for call in range(9)]
 
 
 def test_answers_point_to_the_number() -> None:

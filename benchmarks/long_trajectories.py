@@ -1,0 +1,154 @@
+"""A training step on long trajectories that branch, beside the least that its tokens can take.
+
+A group has 8 trajectories of 32 turns, of which a quarter of the tokens is sampled. It begins as
+one and branches at every third turn, so a tree of 16,384 tokens a trajectory has two thirds of the
+places that eight lines have. The policy has 4.2 M parameters, float32, one thread.
+
+- *step*: forward and backward passes over one group, in CPU seconds: as a tree of 4,096, 8,192 and
+  16,384 tokens a trajectory, and of 8,192 padded (a row per trajectory, as TRL lays them out) and
+  packed, too. One run each, in a process of its own.
+- *of the least*: that time over what the arithmetic alone takes: each distinct token once through
+  all products forward and back, the head where a token is predicted, and attention to every token
+  before it, at the speed of one large matrix product that is timed in the same process just before.
+- *memory*: what a step adds to the process.
+- *plan*: the CPU seconds in which 2,048 such trajectories (256 groups) are divided into passes.
+"""
+
+import time
+from collections.abc import Sequence
+from functools import partial
+from statistics import median
+
+import numpy as np
+import torch
+
+from agentrl.config.learn import LayoutName
+from agentrl.learn.layouts import LAYOUTS
+from agentrl.learn.layouts.trie import flatten, read, sort_by_prefix
+from benchmarks.harness import Benchmark, Contender, Measurement, Run, parser
+from benchmarks.measure import measure
+from benchmarks.training import LAYOUT_NAMES, SMALL, VOCABULARY, Drawn, Size, peak
+
+TURNS = 32
+LEAVES = 8
+BRANCH_EVERY = 3
+LENGTHS = (4096, 8192, 16_384)
+PASS_TOKENS = 2**17
+"""Most places of a pass: room for a group in every layout."""
+PLANNED = 2048
+QUICK_LENGTHS, QUICK_PLANNED = (512, 1024), 64
+HEAD, INNER = 64, 3
+"""Width of a head, and of the inner layer in hidden widths, of `Size.policy`."""
+BACKWARD = 2.0
+"""Arithmetic of a backward pass of products, over that of the forward pass."""
+ATTENTION_BACKWARD = 2.5
+"""The same of attention that keeps no scores: five products for two."""
+GOAL, PLAN_GOAL_S, GROWTH_GOAL = 1.3, 0.1, 2.2
+ROOF_SIZE = 2048
+
+
+def grow_group(tokens: int, *, seed: int = 0) -> list[Drawn]:
+    """Return the trajectories of one group, of so many tokens each."""
+    random = np.random.default_rng(seed)
+    turn_tokens = tokens // (TURNS + 1)
+    sampled = np.arange(turn_tokens) < turn_tokens // 4
+    prompt = random.integers(0, VOCABULARY, tokens - TURNS * turn_tokens)
+    paths = [Drawn(prompt, np.zeros(len(prompt), dtype=bool))]
+    for turn in range(TURNS):
+        if turn and turn % BRANCH_EVERY == 0 and len(paths) < LEAVES:
+            paths.append(paths[0])
+        paths = [
+            Drawn(
+                np.append(path.token_ids, random.integers(0, VOCABULARY, turn_tokens)),
+                np.append(path.mask, sampled),
+            )
+            for path in paths
+        ]
+    return paths
+
+
+def count_operations(size: Size, sequences: Sequence[Drawn]) -> float:
+    """Return the floating-point operations of a step that computes every distinct token once."""
+    rows = read(sequences)
+    trie = flatten(rows, sort_by_prefix(rows))
+    wanted = [
+        path[one.mask[1 : len(path) + 1]] for path, one in zip(trie.paths, sequences, strict=True)
+    ]
+    predicted = len(np.unique(np.concatenate(wanted)))
+    heads, kv_heads = HEAD * size.heads, HEAD * size.kv_heads
+    layer = size.hidden * (2 * heads + 2 * kv_heads + 3 * INNER * size.hidden)
+    weights = len(trie.token_ids) * layer * size.layers + predicted * size.hidden * VOCABULARY
+    pairs = float((trie.positions + 1).sum()) * heads * size.layers
+    return 2 * weights * (1 + BACKWARD) + 4 * pairs * (1 + ATTENTION_BACKWARD)
+
+
+def time_product() -> float:
+    """Return the floating-point operations per CPU second of a large product, the best of five."""
+    left, right = torch.randn(ROOF_SIZE, ROOF_SIZE), torch.randn(ROOF_SIZE, ROOF_SIZE)
+    left @ right
+    times: list[float] = []
+    for _ in range(5):
+        start = time.process_time()
+        left @ right
+        times.append(time.process_time() - start)
+    return 2 * ROOF_SIZE**3 / min(times)
+
+
+def planning(count: int, tokens: int) -> Run:
+    """Return a run that divides trajectories of so many tokens into passes of a tree layout."""
+    sequences = [one for seed in range(count // LEAVES) for one in grow_group(tokens, seed=seed)]
+    layout = LAYOUTS["tree"](PASS_TOKENS)
+    return lambda: float(len(layout.plan(sequences)))
+
+
+def time_step(layout: LayoutName, tokens: int) -> tuple[Measurement, float]:
+    """Return a step in a process of its own, whose work is the memory it adds in MB, and the CPU
+    seconds that its arithmetic takes at the least."""
+    least_s = count_operations(SMALL, grow_group(tokens)) / time_product()
+    set_up = partial(peak, SMALL, partial(grow_group, tokens), layout, PASS_TOKENS)
+    return measure(Contender(set_up=set_up, own_process=True)), least_s
+
+
+def state_steps(bench: Benchmark, lengths: Sequence[int]) -> None:
+    """State what a step takes, all layouts at the middle length and trees at every one."""
+    added: list[float] = []
+    for tokens in lengths:
+        padded_s = 0.0
+        for layout in LAYOUT_NAMES if tokens == lengths[-2] else ("tree",):
+            ran, least_s = time_step(layout, tokens)
+            title = f"{tokens} tokens, {layout}"
+            bench.runs[title] = [ran]
+            bench.row(f"{title}, a step", ran.cpu_s, unit="CPU-s", better="lower")
+            goal = GOAL if layout == "tree" else None
+            of_least = ran.cpu_s / least_s
+            bench.row(f"{title}, of the least", of_least, unit="x", goal=goal, better="lower")
+            bench.row(f"{title}, memory", ran.work, unit="MB", better="lower")
+            if layout == "padded":
+                padded_s = ran.cpu_s
+            elif padded_s:
+                bench.row(f"{title}, speed", padded_s / ran.cpu_s, unit="x", peer="padded rows")
+        added.append(ran.work)
+    for tokens, less, more in zip(lengths, added, added[1:], strict=False):
+        title = f"twice {tokens} tokens, memory of a tree"
+        bench.row(title, more / less, unit="x", goal=GROWTH_GOAL, better="lower")
+
+
+def main() -> None:
+    """Measure, print and write."""
+    arguments = parser(__doc__)
+    chosen = arguments.parse_args()
+    bench = Benchmark.from_arguments("long_trajectories", chosen)
+    lengths = QUICK_LENGTHS if bench.quick else LENGTHS
+    torch.set_num_threads(1)
+    state_steps(bench, lengths)
+    count = QUICK_PLANNED if bench.quick else PLANNED
+    planned = bench.compare({"plan": Contender(set_up=partial(planning, count, lengths[-1]))})
+    seconds = [run.cpu_s for run in planned["plan"]]
+    bench.row(
+        f"{count} sequences, plan", median(seconds), unit="s", goal=PLAN_GOAL_S, better="lower"
+    )
+    bench.finish()
+
+
+if __name__ == "__main__":
+    main()
