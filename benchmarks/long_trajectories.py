@@ -27,7 +27,7 @@ from agentrl.learn.layouts import LAYOUTS
 from agentrl.learn.layouts.trie import flatten, read, sort_by_prefix
 from benchmarks.harness import Benchmark, Contender, Measurement, Run, parser
 from benchmarks.measure import measure
-from benchmarks.training import LAYOUT_NAMES, SMALL, VOCABULARY, Drawn, Size, peak
+from benchmarks.training import SMALL, VOCABULARY, Drawn, Size, peak
 
 TURNS = 32
 LEAVES = 8
@@ -36,7 +36,7 @@ LENGTHS = (4096, 8192, 16_384)
 PASS_TOKENS = 2**17
 """Most places of a pass: room for a group in every layout."""
 PLANNED = 2048
-QUICK_LENGTHS, QUICK_PLANNED = (512, 1024), 64
+QUICK_LENGTHS, QUICK_PLANNED = (256, 512, 1024), 64
 HEAD, INNER = 64, 3
 """Width of a head, and of the inner layer in hidden widths, of `Size.policy`."""
 BACKWARD = 2.0
@@ -85,11 +85,11 @@ def count_operations(size: Size, sequences: Sequence[Drawn]) -> float:
 def time_product() -> float:
     """Return the floating-point operations per CPU second of a large product, the best of five."""
     left, right = torch.randn(ROOF_SIZE, ROOF_SIZE), torch.randn(ROOF_SIZE, ROOF_SIZE)
-    left @ right
+    torch.mm(left, right)
     times: list[float] = []
     for _ in range(5):
         start = time.process_time()
-        left @ right
+        torch.mm(left, right)
         times.append(time.process_time() - start)
     return 2 * ROOF_SIZE**3 / min(times)
 
@@ -109,25 +109,30 @@ def time_step(layout: LayoutName, tokens: int) -> tuple[Measurement, float]:
     return measure(Contender(set_up=set_up, own_process=True)), least_s
 
 
+def state_step(
+    bench: Benchmark, layout: LayoutName, tokens: int, *, padded_s: float | None = None
+) -> Measurement:
+    """State what a step takes, beside the least and beside padded rows, and return it."""
+    ran, least_s = time_step(layout, tokens)
+    title = f"{tokens} tokens, {layout}"
+    bench.runs[title] = [ran]
+    bench.row(f"{title}, a step", ran.cpu_s, unit="CPU-s", better="lower")
+    goal = GOAL if layout == "tree" else None
+    bench.row(f"{title}, of the least", ran.cpu_s / least_s, unit="x", goal=goal, better="lower")
+    bench.row(f"{title}, memory", ran.work, unit="MB", better="lower")
+    if padded_s is not None:
+        bench.row(f"{title}, speed", padded_s / ran.cpu_s, unit="x", peer="padded rows")
+    return ran
+
+
 def state_steps(bench: Benchmark, lengths: Sequence[int]) -> None:
-    """State what a step takes, all layouts at the middle length and trees at every one."""
+    """State what a step takes: of trees at every length, and of other layouts at the middle one."""
+    padded_s = state_step(bench, "padded", lengths[1]).cpu_s
+    state_step(bench, "packed", lengths[1], padded_s=padded_s)
     added: list[float] = []
     for tokens in lengths:
-        padded_s = 0.0
-        for layout in LAYOUT_NAMES if tokens == lengths[-2] else ("tree",):
-            ran, least_s = time_step(layout, tokens)
-            title = f"{tokens} tokens, {layout}"
-            bench.runs[title] = [ran]
-            bench.row(f"{title}, a step", ran.cpu_s, unit="CPU-s", better="lower")
-            goal = GOAL if layout == "tree" else None
-            of_least = ran.cpu_s / least_s
-            bench.row(f"{title}, of the least", of_least, unit="x", goal=goal, better="lower")
-            bench.row(f"{title}, memory", ran.work, unit="MB", better="lower")
-            if layout == "padded":
-                padded_s = ran.cpu_s
-            elif padded_s:
-                bench.row(f"{title}, speed", padded_s / ran.cpu_s, unit="x", peer="padded rows")
-        added.append(ran.work)
+        beside = padded_s if tokens == lengths[1] else None
+        added.append(state_step(bench, "tree", tokens, padded_s=beside).work)
     for tokens, less, more in zip(lengths, added, added[1:], strict=False):
         title = f"twice {tokens} tokens, memory of a tree"
         bench.row(title, more / less, unit="x", goal=GROWTH_GOAL, better="lower")

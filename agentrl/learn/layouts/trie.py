@@ -1,8 +1,8 @@
 """Sequences in one line, what they begin with in common stored once."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby
 
 import numpy as np
 import torch
@@ -15,6 +15,9 @@ from agentrl.learn.layouts.padded import collect_images, forward_tokens, pad
 from agentrl.learn.sequence_layout import ModelInputs, TokenSequence
 from agentrl.message import Image
 from agentrl.models.vision.encoder_cache import EncoderCache
+
+FIRST_TOKENS = 64
+"""Tokens by which sequences are sorted at first."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,11 +47,32 @@ class SortedSequences:
 
 def sort_by_prefix(rows: Sequence[Int[ndarray, " _"]]) -> SortedSequences:
     """Return the sequences in the order of their bytes: whatever shares a prefix is neighbours."""
-    order = sorted(range(len(rows)), key=lambda i: (rows[i].tobytes(), i))
-    pairs = pairwise(order)
-    return SortedSequences(
-        tuple(order), (0, *(_common(rows[i], rows[j]) for i, j in pairs))[: len(rows)]
-    )
+    ordered = list(_sort_after(rows, range(len(rows)), 0))
+    return SortedSequences(tuple(i for i, _ in ordered), tuple(n for _, n in ordered))
+
+
+def _sort_after(
+    rows: Sequence[Int[ndarray, " _"]], indices: Sequence[int], begin: int
+) -> Iterator[tuple[int, int]]:
+    """Yield sequences that are alike up to `begin` in the order of their bytes, each with the
+    number of tokens that it shares with the one before it.
+
+    What is compared doubles with every call, so a sequence is read to twice its longest prefix.
+    """
+    end = max(2 * begin, FIRST_TOKENS)
+    keys = {index: rows[index][begin:end].tobytes() for index in indices}
+    shared, part = begin, None
+    for _, group in groupby(sorted(indices, key=lambda i: (keys[i], i)), key=keys.__getitem__):
+        first, *others = group
+        before, part = part, rows[first][begin:end]
+        if before is not None:
+            shared = begin + _common(before, part)
+        if others and len(part) == end - begin:
+            (first, _), *pairs = _sort_after(rows, [first, *others], end)
+        else:
+            pairs = [(other, len(rows[other])) for other in others]
+        yield first, shared
+        yield from pairs
 
 
 def keep_order(rows: Sequence[Int[ndarray, " _"]]) -> SortedSequences:

@@ -3,14 +3,18 @@
 - trie: subtree ends one too far; positions counted by place: trie of the specification; a prefix of
   another sequence shares nothing with it: prefixes; questions not shared; base of the key one too
   small (two questions become one): question test
+- sorting: a common prefix counted from the part that is compared; equal sequences out of order,
+  alike ones compared no further, or said to share less: sorted by their bytes
 - ancestry: a subtree ends one place early; calls one query short, or left out where one
   query comes: who sees whom, the specification's calls; every later place
   sees a key: block mask; a window one too long, or counted in places: window test, who sees whom
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -39,6 +43,7 @@ from agentrl.errors import ConfigError
 from agentrl.learn import losses
 from agentrl.learn.ancestry import AncestorMask
 from agentrl.learn.layouts import LAYOUTS
+from agentrl.learn.layouts import trie as trie_layout
 from agentrl.learn.layouts.attention import NAME, Kernel, attend
 from agentrl.learn.layouts.packed import PackedLayout, PrefixTreeLayout
 from agentrl.learn.layouts.packing import pack
@@ -210,6 +215,19 @@ def test_a_trie_holds_every_prefix_once_and_gives_every_sequence_back(rows: list
     for row, path in zip(rows, trie.paths, strict=True):
         assert trie.token_ids[path].tolist() == row.tolist()
         assert trie.positions[path].tolist() == list(range(len(row)))
+
+
+@given(forests, st.sampled_from([1, 2, 64]))
+def test_sequences_are_sorted_by_their_bytes_however_many_tokens_are_compared_at_first(
+    rows: list[ndarray], first_tokens: int
+) -> None:
+    with patch.object(trie_layout, "FIRST_TOKENS", first_tokens):
+        ordered = sort_by_prefix(rows)
+    expected = sorted(range(len(rows)), key=lambda i: (rows[i].tobytes(), i))
+    assert list(ordered.order) == expected
+    pairs = itertools.pairwise(rows[i].tolist() for i in expected)
+    alike = (itertools.takewhile(bool, map(int.__eq__, one, other)) for one, other in pairs)
+    assert list(ordered.shared) == [0, *map(sum, alike)]
 
 
 @given(forests, st.booleans())
