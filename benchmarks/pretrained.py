@@ -1,8 +1,9 @@
 """What SmolLM2-135M-Instruct learns, from its released weights: held-out scores with intervals.
 
 Every cell is `agentrl train configs/smollm2/NAME.yaml` with one seed, in a process of its own, and
-is meant for two cores that do nothing else. First `agentrl model get smollm2-135m`. The methods on
-`wiki` share their warm start per seed, and are evaluated every 4 steps.
+is meant for two cores that do nothing else. First `agentrl model get smollm2-135m`, and for
+`program` `pip install openai-agents` into the interpreter that `python` is. The methods on `wiki`
+share their warm start per seed, and are evaluated every 4 steps.
 
 What is finished is kept in `--folder`; a further call resumes what was stopped and goes on with the
 rest. `--only reasoning wiki --seeds 0` runs a part. The tables of docs/results.md are printed last.
@@ -58,11 +59,14 @@ class Proof:
 PROOFS: Mapping[str, Proof] = {
     "tools": Proof(config="tools", keys={}),
     "reasoning": Proof(config="reasoning", keys={}),
+    "program": Proof(config="program", keys={}),
     **{
         f"wiki, {method}": Proof(config="wiki", keys={"evaluate.every": "4", **keys})
         for method, keys in METHODS.items()
     },
 }
+MIXED = ("reasoning", "program")
+"""Proofs with several families of tasks, which have a table of their own."""
 
 
 def train(name: str, seed: int, folder: Path, *, quick: bool) -> Path:
@@ -162,8 +166,10 @@ def main() -> None:
                 benchmark.row(f"{name}, seed {seed}: {when}", found, unit="pass@1")
     benchmark.finish()
     benchmark.console.print(table(runs), markup=False, highlight=False, soft_wrap=True)
-    if mixed := [run for (name, _), run in runs.items() if name == "reasoning"]:
-        benchmark.console.print(family_table(mixed), markup=False, highlight=False, soft_wrap=True)
+    for mixed in MIXED:
+        if not (found := [run for (name, _), run in runs.items() if name == mixed]):
+            continue
+        benchmark.console.print(family_table(found), markup=False, highlight=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

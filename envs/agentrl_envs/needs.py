@@ -6,6 +6,7 @@ yields a sentence for every part that is missing. None of them starts anything.
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentrl.errors import ConfigError
@@ -60,14 +61,28 @@ def missing_interpreter(config: "RunConfig") -> Iterator[str]:
 
 
 def missing_gateway(config: "RunConfig") -> Iterator[str]:
-    """Yield that the agent program that asks the gateway is missing."""
+    """Yield that the agent program that asks the gateway, or a file of its command, is missing."""
     command = config.env.kwargs.get("command")
-    if isinstance(command, list) and command and shutil.which(str(command[0])) is None:
+    if isinstance(command, list) and command:
+        yield from _find_command_faults([str(word) for word in command])
+    yield from _find_listen_fault(config.env.kwargs)
+
+
+def _find_command_faults(command: Sequence[str]) -> Iterator[str]:
+    from agentrl_envs.blackbox.program import fill_folder
+
+    program, *words = map(fill_folder, command)
+    if shutil.which(program) is None:
         yield (
-            f"command (of env.kwargs) starts with {command[0]!r}, but there is no such program on "
+            f"command (of env.kwargs) starts with {program!r}, but there is no such program on "
             "PATH: install it, or give its path"
         )
-    yield from _find_listen_fault(config.env.kwargs)
+    for word, path in zip(command[1:], words, strict=True):
+        if word.startswith("{here}") and not Path(path).exists():
+            yield (
+                f"command (of env.kwargs) has {word!r}, but there is no {path}: start agentrl in "
+                "the folder that has it, or give its path"
+            )
 
 
 def _find_listen_fault(settings: Mapping[str, Any]) -> Iterator[str]:

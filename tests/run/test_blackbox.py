@@ -18,6 +18,7 @@ import openai
 import pytest
 
 import agentrl
+from agentrl.authoring.gold import play_gold
 from agentrl.chat.renderer import ChatRenderer
 from agentrl.config.load import load_config
 from agentrl.engine.scripted import ScriptedEngine
@@ -659,6 +660,41 @@ async def test_a_command_sees_its_task_and_nothing_of_ours(monkeypatch: pytest.M
         await env.close()
     told = ["id", "messages", "seed", "split"]
     assert shown.messages[0].text == json.dumps(["q", told, False, "p", ["task.json"], True])
+
+
+async def test_a_command_names_files_of_the_folder_in_which_agentrl_was_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutants: the folder is the program's own; a prompt's own braces are filled too."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "agent.py").write_text(
+        "import os, sys, openai\n"
+        "words = ' '.join(sys.argv[1:])\n"
+        "assert os.getcwd() != sys.argv[1]\n"
+        "openai.OpenAI().chat.completions.create(\n"
+        "    model='', messages=[{'role': 'user', 'content': words}])\n"
+    )
+    task = Task(prompt="Where is {here}?", answer="", id="w")
+    env = env_of(command=[sys.executable, "{here}/agent.py", "{here}", "{prompt}"])
+    async with asyncio.timeout(SOON_S):
+        shown, _ = await env.reset(seed=0, options={"task": task})
+        await env.close()
+    assert shown.messages[0].text == f"{tmp_path} Where is {{here}}?"
+
+
+def double_first(task: Task, seen: Sequence[Message]) -> Action:
+    return DOUBLE if seen[-1].role == "user" else agentrl.say(seen[-1].text)
+
+
+async def test_a_gold_player_answers_a_programs_requests() -> None:
+    """Mutants: the player is not kept; a program without one has one."""
+    env = env_of(command=COMMAND, gold=f"{__name__}:double_first")
+    async with asyncio.timeout(SOON_S):
+        episode = await play_gold(env, QUESTION)
+        await env.close()
+    assert (episode.reward, episode.is_over, len(episode.actions)) == (1.0, True, 2)
+    with pytest.raises(ConfigError, match="BlackBoxEnv has no gold player"):
+        await play_gold(env_of(command=COMMAND), QUESTION)
 
 
 def test_what_a_config_may_say() -> None:

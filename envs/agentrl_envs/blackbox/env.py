@@ -13,6 +13,7 @@ from agentrl.errors import ConfigError, ContextOverflow, EnvError, RequestError
 from agentrl.gateway.listening import LOOPBACK, parse_listen_address
 from agentrl.gateway.server import GatewayAddress, GatewayServer
 from agentrl.gateway.session import GatewayRequest
+from agentrl.message import Message
 from agentrl.runtime.imports import import_callable
 from agentrl.runtime.scope import shared
 from agentrl.task import Split, Task
@@ -27,6 +28,8 @@ from agentrl_envs.blackbox.program import (
 Agent = Callable[[Task, ProgramEndpoint], Any]
 Score = Callable[[Task, Any], Judged | Awaitable[Judged]]
 """Scores a program's result."""
+Gold = Callable[[Task, Sequence[Message]], Action]
+"""Answers a program's request for a task, having seen these messages."""
 TaskSource = Callable[[Split, int], Iterable[Task]]
 
 _END_S = 5.0
@@ -209,6 +212,7 @@ class BlackBoxEnv(ProgramEnv):
         *,
         tasks: str | TaskSource,
         score: str | Score,
+        gold: str | Gold | None = None,
         agent: str | Agent | None = None,
         command: Sequence[str] | None = None,
         pass_env: Sequence[str] = (),
@@ -223,10 +227,13 @@ class BlackBoxEnv(ProgramEnv):
             tasks: A function of a split and a seed that yields tasks, or its name,
                 `module:function`.
             score: A function of the task and the program's result, or its name.
+            gold: A function of the task and the messages so far that answers the program's requests
+                as the policy should, or its name: demonstrations for a warm start.
             agent: The program as a function of the task and a `ProgramEndpoint`, or its name;
                 its result is what it returns.
             command: The program as words of a command line, in which `{prompt}`, `{task_id}` and
-                `{seed}` stand for the task's; its result is what it writes to stdout.
+                `{seed}` stand for the task's, and `{here}` for the folder in which agentrl was
+                started; its result is what it writes to stdout.
             pass_env: Names of our variables that the command gets.
             policy_errors: Rewards of ends that are the policy's doing, by the exception's qualified
                 name or the exit code; added to those that are known, which pay 0.
@@ -245,6 +252,8 @@ class BlackBoxEnv(ProgramEnv):
             raise ConfigError(f"command must be a list of words, got {command!r}")
         self._tasks = _resolve(tasks)
         self._score = _resolve(score)
+        if gold is not None:
+            self.gold = _resolve(gold)
         super().__init__(
             FunctionProgram(_resolve(agent))
             if agent is not None

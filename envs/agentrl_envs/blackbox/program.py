@@ -85,8 +85,8 @@ class CommandProgram:
     """A program in any language, in a process and an empty folder of its own; stdout is the result.
 
     It finds its task in `task.json` and wherever its words say `{prompt}`, `{task_id}` or `{seed}`;
-    never the answer. It sees the endpoint's variables, those named in `pass_env`, `PATH`, and a
-    `HOME` that is its folder.
+    never the answer. `{here}` is the folder in which agentrl was started. It sees the endpoint's
+    variables, those named in `pass_env`, `PATH`, and a `HOME` that is its folder.
     """
 
     words: tuple[str, ...]
@@ -135,9 +135,14 @@ _END_S = 5.0
 
 
 def fill_words(words: Sequence[str], task: Task) -> list[str]:
-    """Return a command's words with the task's own in the place of their names."""
+    """Return a command's words with the task's own, and our folder, in the place of their names."""
     values = {"prompt": task.messages[-1].text, "task_id": task.id, "seed": str(task.seed)}
-    return [_fill_word(word, values) for word in words]
+    return [_fill_word(word, {**values, "here": str(Path.cwd())}) for word in words]
+
+
+def fill_folder(word: str) -> str:
+    """Return a command's word with the folder in which agentrl was started."""
+    return _fill_word(word, {"here": str(Path.cwd())})
 
 
 def _fill_word(word: str, own: Mapping[str, str]) -> str:

@@ -6,14 +6,19 @@ stream, and counts the tokens that it is told of; ends that a bad policy brings 
 
 import asyncio
 import json
+import os
 from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import agentrl
+from agentrl.authoring.gold import play_gold
 from agentrl.chat.format import ChatFormat
 from agentrl.chat.tokenizer import train_tokenizer
+from agentrl.config.load import load_config
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.env import Action, TurnUsage, say
 from agentrl.gateway import GatewayRequest, GatewayServer
@@ -268,3 +273,27 @@ async def test_an_end_is_booked_as_the_policys_doing_or_as_a_failure(
     else:
         assert isinstance(leaf.outcome, Failed)
         assert "'temperature' of the request is 0.5" in leaf.outcome.error
+
+
+# -- the example ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["sum", "product"])
+async def test_the_example_agent_answers_as_its_demonstrations_show(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its config, as it is: a wrong answer pays 0, and what the gold player answers pays 1."""
+    monkeypatch.chdir(PLACE.parents[1])
+    monkeypatch.setenv("PATH", f"{Path(PYTHON).parent}{os.pathsep}{os.environ['PATH']}")
+    config = load_config(Path("configs/smollm2/program.yaml"))
+    env = agentrl.make(config.env.id, **config.env.kwargs)
+    task = next(islice(env.tasks("heldout", seed=0), number, None))
+    async with asyncio.timeout(SOON_S):
+        episode = await play_gold(env, task)
+        (question,) = episode.opening.messages
+        assert question.text == f"What is {task.data['a']} {'+*'[number]} {task.data['b']}?"
+        assert (episode.reward, len(episode.actions)) == (1.0, 2)
+        await env.reset(options={"task": task})
+        _, reward, terminated, *_ = await env.step(say("1"))
+        assert (reward, terminated) == (0.0, True)
+        await env.close()

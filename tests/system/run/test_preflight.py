@@ -311,6 +311,30 @@ def test_an_agent_program_that_is_not_there() -> None:
         check_machine(config)
 
 
+def test_a_file_of_an_agent_program_that_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutants: the word is looked for as it is; words are not looked at."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "agent.py").touch()
+    (tmp_path / "agent").touch(0o700)
+
+    def check(*command: str) -> None:
+        kwargs = {"tasks": "a:b", "score": "a:c", "command": [*command, "{prompt}"]}
+        check_machine(
+            RunConfig.model_validate({"env": {"id": "blackbox/Program-v0", "kwargs": kwargs}})
+        )
+
+    check("python3", "{here}/agent.py")
+    check("{here}/agent")
+    with pytest.raises(ConfigError, match=r"starts with '/.*/other', but there is no such program"):
+        check("{here}/other")
+    with pytest.raises(
+        ConfigError, match=r"has '\{here\}/other.py', but there is no /.*/other\.py: start agentrl"
+    ):
+        check("python3", "{here}/other.py")
+
+
 # --- servers that others start --------------------------------------------------------------------
 
 
