@@ -51,7 +51,7 @@ def grow_group(tokens: int, *, seed: int = 0) -> list[Drawn]:
     """Return the trajectories of one group, of so many tokens each."""
     random = np.random.default_rng(seed)
     turn_tokens = tokens // (TURNS + 1)
-    sampled = np.arange(turn_tokens) < turn_tokens // 4
+    sampled = np.arange(turn_tokens) >= turn_tokens - turn_tokens // 4
     prompt = random.integers(0, VOCABULARY, tokens - TURNS * turn_tokens)
     paths = [Drawn(prompt, np.zeros(len(prompt), dtype=bool))]
     for turn in range(TURNS):

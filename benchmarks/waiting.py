@@ -73,6 +73,8 @@ def state_mode(
     for number, run in enumerate(found):
         for when in ("before", "after"):
             bench.row(f"{mode} {number}: {when}", run[when]["reward"], unit="reward")
+        curve = " ".join(f"{line['reward/mean']:.2f}" for line in run["metrics"])
+        bench.notes.append(f"{mode} {number}: mean reward of each step {curve}")
 
 
 def compare(bench: Benchmark, setup: Setup, *, peer_steps: int) -> None:
@@ -114,7 +116,7 @@ def main() -> None:
         steps=chosen.steps,
         threads=1,
         completion_tokens=240,
-        learning_rate=2e-4,
+        learning_rate=2e-5,
         heldout=300,
     )
     if bench.quick:

@@ -56,7 +56,10 @@ class _Watch(SilentProgress):
 
 
 def learn_section(setup: Setup) -> dict[str, Any]:
-    """Return the learning half's settings: TRL's loss with agentrl's defaults beside it."""
+    """Return the learning half's settings: TRL's loss with agentrl's defaults beside it; where the
+    modes are compared those alone, which correct for tokens of older versions."""
+    if setup.task == "waiting":
+        return {"optimizer": {"learning_rate": setup.learning_rate}}
     return {
         "advantage": {"name": "grpo", "epsilon": setup.advantage_epsilon},
         "loss": {
