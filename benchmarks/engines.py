@@ -27,7 +27,8 @@ them, and started. Every contender returns log-probs except `generate`, which is
 
 Before the first run of a contender is timed, its log-probs under the first weights and under the
 second are compared with a plain forward pass of the same weights in float32. A difference of ours
-beyond 1e-4 nats, in bfloat16 beyond 0.3, ends the benchmark.
+beyond 1e-4 nats ends the benchmark. In bfloat16 rounding alone moves some tokens by tenths of nats,
+so there the mean difference may be 1.5 times that of a plain forward pass in bfloat16 at most.
 vLLM is that of `--vllm-python`; without one its rows are missing, and a note says so.
 """
 
@@ -37,7 +38,7 @@ import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
@@ -51,9 +52,11 @@ from benchmarks.harness import Benchmark, Contender, Measurement, Run, parser, p
 from benchmarks.roof import ProductRoof, StepSizes, step_sizes
 from benchmarks.samplers import SLOTS, Dtype, Job, Kind, Sampled, Sampler, Workload, sampler
 
-TOLERANCE_NATS: dict[Dtype, float] = {"float32": 1e-4, "bfloat16": 0.3}
-"""Of the largest difference between log-probs and a pass in float32. That of 512 tokens in bfloat16
-is rounding; a wrong mask or position moves tokens by whole nats."""
+TOLERANCE_NATS = 1e-4
+"""Of the largest difference between log-probs and a forward pass, in float32."""
+ROUNDING_TOLERANCE = 1.5
+"""Of the mean difference from a forward pass in float32, relative to that of transformers' own pass
+in bfloat16. By chance alone it is off by a tenth with 130 tokens."""
 LONG_PROMPT_TOKENS = 512
 REPEATS = 8
 """First tokens, and loads, of one run."""
@@ -149,21 +152,56 @@ def set_up_new_weights(setting: Setting) -> Run:
     return run
 
 
-def worst_gap_nats(model: Any, work: Sequence[Job], replies: Sequence[Sampled]) -> float:
-    """Return the largest difference between reported log-probs and a plain forward pass."""
-    worst = 0.0
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogprobGap:
+    """How far log-probs are from a plain forward pass of the same weights in float32, in nats."""
+
+    largest: float
+    mean: float
+    rounding: float
+    """The mean of a plain forward pass in the workload's type; 0 in float32."""
+
+    @property
+    def is_exact(self) -> bool:
+        """Return whether nothing but rounding shows."""
+        if self.rounding:
+            return self.mean <= ROUNDING_TOLERANCE * self.rounding
+        return self.largest <= TOLERANCE_NATS
+
+
+def score(model: Any, work: Sequence[Job], replies: Sequence[Sampled]) -> torch.Tensor:
+    """Return the log-probs of all sampled tokens by a plain forward pass."""
+    scores: list[torch.Tensor] = []
     for job, reply in zip(work, replies, strict=True):
         ids = torch.tensor([job.prompt + reply.tokens])
         with torch.inference_mode():
             logprobs = model(ids).logits[0, len(job.prompt) - 1 : -1].float().log_softmax(-1)
-        want = logprobs.gather(-1, torch.tensor(reply.tokens).unsqueeze(-1)).squeeze(-1)
-        worst = max(worst, float((want - torch.tensor(reply.logprobs)).abs().max()))
-    return worst
+        scores.append(logprobs.gather(-1, torch.tensor(reply.tokens).unsqueeze(-1)).squeeze(-1))
+    return torch.cat(scores)
+
+
+def compare_logprobs(model: Any, work: Sequence[Job], replies: Sequence[Sampled]) -> LogprobGap:
+    """Return how far reported log-probs are; the model is turned into float32."""
+    reported = torch.tensor([logprob for reply in replies for logprob in reply.logprobs])
+    is_rounded = model.dtype != torch.float32
+    rounded = score(model, work, replies) if is_rounded else None
+    exact = score(model.float(), work, replies)
+    gaps = (reported - exact).abs()
+    return LogprobGap(
+        largest=float(gaps.max()),
+        mean=float(gaps.mean()),
+        rounding=0.0 if rounded is None else float((rounded - exact).abs().mean()),
+    )
 
 
 def gap_file(setting: Setting) -> Path:
     """Return the file in which a contender leaves how exact it is."""
-    return setting.folder / f"{setting.kind}.gap"
+    return setting.folder / f"{setting.kind}.gap.json"
+
+
+def read_gap(setting: Setting) -> LogprobGap:
+    """Return how exact a contender was."""
+    return LogprobGap(**json.loads(gap_file(setting).read_text()))
 
 
 def load_file(folder: Path) -> Path:
@@ -176,21 +214,21 @@ def check_exactness(made: Sampler, setting: Setting) -> None:
     most = 32 if setting.workload.model else 100
     workload = replace(setting.workload, longest=min(most, setting.workload.longest))
     work = jobs(workload, 8 if workload.model else SLOTS)
-    gaps: list[float] = []
+    gaps: list[LogprobGap] = []
     for seed in (0, 1):
         model = workload.policy(seed)
         if seed:
             made.load(model.state_dict())
-        model = model.float()
-        gaps.append(worst_gap_nats(model, work, made.sample(work)))
+        gaps.append(compare_logprobs(model, work, made.sample(work)))
     made.load(workload.policy().state_dict())
-    gap = max(gaps)
-    gap_file(setting).write_text(str(gap))
-    if gap > TOLERANCE_NATS[workload.dtype] and setting.kind.startswith("ours"):
-        raise SystemExit(
-            f"log-probs of {setting.kind} differ by {gap} nats from a pass in float32, more than "
-            f"{TOLERANCE_NATS[workload.dtype]} in {workload.dtype}; speed is not measured"
-        )
+    gap = LogprobGap(
+        largest=max(gap.largest for gap in gaps),
+        mean=sum(gap.mean for gap in gaps) / 2,
+        rounding=sum(gap.rounding for gap in gaps) / 2,
+    )
+    gap_file(setting).write_text(json.dumps(asdict(gap)))
+    if not gap.is_exact and setting.kind.startswith("ours"):
+        raise SystemExit(f"log-probs of {setting.kind} are wrong ({gap}); speed is not measured")
 
 
 def contenders(
@@ -243,6 +281,27 @@ def state(bench: Benchmark, workload: Workload, runs: dict[str, list[Measurement
             theirs,
             peer="vLLM, each in its own process",
             goal=1.3 if workload.model else None,
+        )
+
+
+def state_gap(bench: Benchmark, kind: Kind, gap: LogprobGap) -> None:
+    """State how far a contender's log-probs are from float32."""
+    bench.row(
+        f"log-prob error, {kind}",
+        gap.largest,
+        unit="nats",
+        peer="full forward in float32",
+        goal=None if gap.rounding else TOLERANCE_NATS,
+        better="lower",
+    )
+    if gap.rounding:
+        bench.row(
+            f"log-prob error on average, {kind}",
+            gap.mean,
+            unit="nats",
+            peer=f"full forward in float32; that in bfloat16 is {gap.rounding:.4f} off",
+            goal=ROUNDING_TOLERANCE * gap.rounding,
+            better="lower",
         )
 
 
@@ -354,14 +413,7 @@ def main() -> None:
         runs = bench.compare(contenders(kinds, workload, folder, python))
         for kind in kinds:
             if kind != "generate":
-                bench.row(
-                    f"log-prob error, {kind}",
-                    float(gap_file(Setting(kind, workload, folder, python)).read_text()),
-                    unit="nats",
-                    peer="full forward in float32",
-                    goal=TOLERANCE_NATS[workload.dtype],
-                    better="lower",
-                )
+                state_gap(bench, kind, read_gap(Setting(kind, workload, folder, python)))
         state(bench, workload, runs)
         if workload.model is not None:
             state_roof(bench, workload, folder, runs["gen96, ours"])

@@ -71,9 +71,8 @@ class Workload:
     def policy(self, seed: int = 0) -> PreTrainedModel:
         """Return the model of a seed, the same in every process."""
         torch.manual_seed(seed)
-        dtype: torch.dtype = getattr(torch, self.dtype)
         if self.model is None:
-            return make_policy().to(dtype)
+            return round_weights(make_policy(), self.dtype)
         policy: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
             self.model, dtype=torch.float32
         )
@@ -83,7 +82,14 @@ class Workload:
                     parameter.mul_(1 + 0.01 * torch.randn_like(parameter))
         # Everybody samples as many tokens as a request asks for.
         policy.generation_config = GenerationConfig(eos_token_id=None, pad_token_id=0)
-        return policy.to(dtype).eval()
+        return round_weights(policy.eval(), self.dtype)
+
+
+def round_weights(policy: PreTrainedModel, dtype: Dtype) -> PreTrainedModel:
+    """Return the model with weights of a type; frequencies of rotations stay in float32."""
+    for parameter in policy.parameters():
+        parameter.data = parameter.data.to(getattr(torch, dtype))
+    return policy
 
 
 def make_policy() -> PreTrainedModel:
