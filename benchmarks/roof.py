@@ -2,7 +2,8 @@
 
 The weights are as large as the model's and lie in memory as they do in a step: every product reads
 a matrix that the processor's caches no longer hold. Each is computed by the faster of torch's two
-kernels at its size. Queries, keys and values are one product, and so are gate and up.
+kernels at its size, in the model's type. Queries, keys and values are one product, and so are gate
+and up.
 """
 
 import time
@@ -61,8 +62,9 @@ class ProductRoof:
             (2 * shape.inner, hidden),
             (hidden, shape.inner),
         )
-        self._layers = _measure([(shape.layers, *sizes) for sizes in features])
-        self._head = _measure([(1, shape.vocabulary, hidden)])
+        stacks = [(shape.layers, *sizes) for sizes in features]
+        self._layers = _measure(stacks, dtype=model.dtype)
+        self._head = _measure([(1, shape.vocabulary, hidden)], dtype=model.dtype)
 
     def step_cpu_s(self, rows: int, wanted: int) -> float:
         """Return the CPU seconds of one step."""
@@ -73,15 +75,15 @@ class ProductRoof:
         return sum(count * self.step_cpu_s(*size) for size, count in sizes.items())
 
 
-def _measure(stacks: Sequence[tuple[int, int, int]]) -> list[float]:
+def _measure(stacks: Sequence[tuple[int, int, int]], *, dtype: torch.dtype) -> list[float]:
     """Return the CPU seconds at each of `SIZES` of (count, out, in) matrices, one after another."""
     total = [0.0] * len(SIZES)
     for count, out, into in stacks:
-        weights = [torch.randn(out, into) for _ in range(count)]
+        weights = [torch.randn(out, into, dtype=dtype) for _ in range(count)]
         plain = [partial(multiply, weight=weight) for weight in weights]
         packed = [pack_linear(weight) for weight in weights]
         for index, rows in enumerate(SIZES):
-            x = torch.randn(rows, into)
+            x = torch.randn(rows, into, dtype=dtype)
             total[index] += min(_cpu_s(x, plain), _cpu_s(x, packed))
     return total
 

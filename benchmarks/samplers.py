@@ -29,6 +29,7 @@ SLOTS = 32
 VOCABULARY = 4096
 WAIT_S = 600.0
 StateDict = Mapping[str, torch.Tensor]
+Dtype = Literal["float32", "bfloat16"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,8 @@ class Workload:
     """Requests with the same prompt."""
     mean: int = 128
     longest: int = 1024
+    dtype: Dtype = "float32"
+    """Of the weights, and of everybody's arithmetic."""
 
     @property
     def context_tokens(self) -> int:
@@ -69,7 +72,7 @@ class Workload:
         """Return the model of a seed, the same in every process."""
         torch.manual_seed(seed)
         if self.model is None:
-            return make_policy()
+            return round_weights(make_policy(), self.dtype)
         policy: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
             self.model, dtype=torch.float32
         )
@@ -79,7 +82,14 @@ class Workload:
                     parameter.mul_(1 + 0.01 * torch.randn_like(parameter))
         # Everybody samples as many tokens as a request asks for.
         policy.generation_config = GenerationConfig(eos_token_id=None, pad_token_id=0)
-        return policy.eval()
+        return round_weights(policy.eval(), self.dtype)
+
+
+def round_weights(policy: PreTrainedModel, dtype: Dtype) -> PreTrainedModel:
+    """Return the model with weights of a type; frequencies of rotations stay in float32."""
+    for parameter in policy.parameters():
+        parameter.data = parameter.data.to(getattr(torch, dtype))
+    return policy
 
 
 def make_policy() -> PreTrainedModel:
@@ -287,5 +297,6 @@ def _recipe(kind: Literal["local", "vllm"], workload: Workload, folder: Path) ->
         folder=str(folder),
         slots=SLOTS,
         context_tokens=workload.context_tokens,
+        dtype=workload.dtype,
         threads=1,
     )
