@@ -4,9 +4,9 @@ A group has 8 trajectories of 32 turns, of which a quarter of the tokens is samp
 one and branches at every third turn, so a tree of 16,384 tokens a trajectory has two thirds of the
 places that eight lines have. The policy has 4.2 M parameters, float32, one thread.
 
-- *step*: forward and backward passes over one group, in CPU seconds: as a tree of 4,096, 8,192 and
-  16,384 tokens a trajectory, and of 8,192 padded (a row per trajectory, as TRL lays them out) and
-  packed, too. One run each, in a process of its own.
+- *step*: forward and backward passes over one group, in CPU seconds: as a tree of a quarter of
+  `--longest` tokens a trajectory (16,384), a half and all of them, and of a half padded (a row per
+  trajectory, as TRL lays them out) and packed, too. One run each, in a process of its own.
 - *of the least*: that time over what the arithmetic alone takes: each distinct token once through
   all products forward and back, the head where a token is predicted, and attention to every token
   before it, at the speed of one large matrix product that is timed in the same process just before.
@@ -25,18 +25,18 @@ import torch
 from agentrl.config.learn import LayoutName
 from agentrl.learn.layouts import LAYOUTS
 from agentrl.learn.layouts.trie import flatten, read, sort_by_prefix
-from benchmarks.harness import Benchmark, Contender, Measurement, Run, parser
+from benchmarks.harness import Benchmark, Contender, Measurement, Run, parser, positive
 from benchmarks.measure import measure
 from benchmarks.training import SMALL, VOCABULARY, Drawn, Size, peak
 
 TURNS = 32
 LEAVES = 8
 BRANCH_EVERY = 3
-LENGTHS = (4096, 8192, 16_384)
+LONGEST, QUICK_LONGEST = 16_384, 1024
+STEP_S = 3600.0
 PASS_TOKENS = 2**17
 """Most places of a pass: room for a group in every layout."""
-PLANNED = 2048
-QUICK_LENGTHS, QUICK_PLANNED = (256, 512, 1024), 64
+PLANNED, QUICK_PLANNED = 2048, 64
 HEAD, INNER = 64, 3
 """Width of a head, and of the inner layer in hidden widths, of `Size.policy`."""
 BACKWARD = 2.0
@@ -106,7 +106,7 @@ def time_step(layout: LayoutName, tokens: int) -> tuple[Measurement, float]:
     seconds that its arithmetic takes at the least."""
     least_s = count_operations(SMALL, grow_group(tokens)) / time_product()
     set_up = partial(peak, SMALL, partial(grow_group, tokens), layout, PASS_TOKENS)
-    return measure(Contender(set_up=set_up, own_process=True)), least_s
+    return measure(Contender(set_up=set_up, own_process=True, timeout_s=STEP_S)), least_s
 
 
 def state_step(
@@ -141,13 +141,16 @@ def state_steps(bench: Benchmark, lengths: Sequence[int]) -> None:
 def main() -> None:
     """Measure, print and write."""
     arguments = parser(__doc__)
+    arguments.add_argument(
+        "--longest", type=positive, default=LONGEST, help=f"tokens of a trajectory ({LONGEST})"
+    )
     chosen = arguments.parse_args()
     bench = Benchmark.from_arguments("long_trajectories", chosen)
-    lengths = QUICK_LENGTHS if bench.quick else LENGTHS
+    longest = QUICK_LONGEST if bench.quick else chosen.longest
     torch.set_num_threads(1)
-    state_steps(bench, lengths)
+    state_steps(bench, (longest // 4, longest // 2, longest))
     count = QUICK_PLANNED if bench.quick else PLANNED
-    planned = bench.compare({"plan": Contender(set_up=partial(planning, count, lengths[-1]))})
+    planned = bench.compare({"plan": Contender(set_up=partial(planning, count, LONGEST))})
     seconds = [run.cpu_s for run in planned["plan"]]
     bench.row(
         f"{count} sequences, plan", median(seconds), unit="s", goal=PLAN_GOAL_S, better="lower"

@@ -48,9 +48,9 @@ async def play_gold(
     if not isinstance(env, GoldPlayer):
         raise ConfigError(
             f"{type(env).__name__} has no gold player; add a method gold(task, seen) -> Action, "
-            "pass gold=... to register_tool_env, set env.kwargs.gold of blackbox/Program-v0, "
-            "or start from a model that needs no demonstrations: policy.path, without policy.make "
-            "and warmstart"
+            "pass gold=... to register_tool_env, or in env.kwargs to blackbox/Program-v0, or start "
+            "from a model that needs no demonstrations: policy.path, without policy.make and "
+            "warmstart"
         )
 
     async def gold(new: Observation, seen: tuple[Message, ...]) -> Action:
