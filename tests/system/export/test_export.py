@@ -395,6 +395,7 @@ def test_a_dataset_is_read_by_arrow(run: Path, tmp_path: Path) -> None:
     assert "path: data/train-*.parquet" in (tmp_path / "out/README.md").read_text()
 
 
+@pytest.mark.pyarrow
 def test_half_a_surrogate_pair_is_written_as_it_was_shown(tmp_path: Path) -> None:
     """A tool can answer it and a policy can say it, but no file of valid Unicode holds it."""
     half = "a\ud800é"
