@@ -23,8 +23,9 @@ from tests.support.memory import watch_memory
 from tests.support.sharded import World, world
 
 MB = 2**20
-SLACK = 12 * MB
-"""What Gloo, the allocator and Python take beside weights."""
+SLACK = 24 * MB
+"""What Gloo, the allocator and Python take beside weights: up to 17 MB on a busy machine. A model
+that is not cut up takes 70 MB more."""
 LAYER = 5 * 512 * 1536 + 2 * 512 * 64
 """At most so many weights has a layer."""
 
