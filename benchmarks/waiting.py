@@ -44,7 +44,7 @@ GOALS = {"partial": 2.2, "async": 3.0}
 
 
 def train(setup: Setup, folder: Path) -> dict[str, Any]:
-    """Train in one mode, and return the run's summary and the evaluation after it."""
+    """Train in one mode, and return the run's summary with the metrics of its steps."""
     config = config_file(run_values(setup, folder), folder / "ours.yaml")
     agentrl("train", {"run.name": setup.mode}, config)
     run = folder / setup.mode
@@ -63,7 +63,7 @@ def time_peer(setup: Setup, steps: int, python: Path) -> list[float]:
 def state_mode(
     bench: Benchmark, mode: str, found: list[dict[str, Any]], step_s: Mapping[str, list[float]]
 ) -> None:
-    """State how long a mode's steps took, how old what it trained was, and what it learnt."""
+    """State how long a mode's steps took, how many tokens it trained, and what it learnt."""
     bench.middle(f"{mode}: a step", step_s[mode], unit="s")
     ratios = [sync / own for sync, own in zip(step_s["sync"], step_s[mode], strict=True)]
     if mode != "sync":
