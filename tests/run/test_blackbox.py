@@ -704,6 +704,10 @@ def test_what_a_config_may_say() -> None:
         env_of(agent=silent, command=["x"])
     with pytest.raises(ConfigError, match="list of words"):
         env_of(command="python agent.py")
+    for key in ("tasks", "score", "gold"):
+        settings: dict[str, Any] = {"tasks": questions, "score": is_right, "agent": silent, key: 5}
+        with pytest.raises(ConfigError, match=f"^{key} must be a function or its name.*got 5$"):
+            BlackBoxEnv(**settings)
     named = BlackBoxEnv(
         tasks=f"{__name__}:questions", score=f"{__name__}:is_right", agent=f"{__name__}:silent"
     )

@@ -250,12 +250,12 @@ class BlackBoxEnv(ProgramEnv):
             )
         if command is not None and (isinstance(command, str) or not command):
             raise ConfigError(f"command must be a list of words, got {command!r}")
-        self._tasks = _resolve(tasks)
-        self._score = _resolve(score)
+        self._tasks = _resolve("tasks", tasks)
+        self._score = _resolve("score", score)
         if gold is not None:
-            self.gold = _resolve(gold)
+            self.gold = _resolve("gold", gold)
         super().__init__(
-            FunctionProgram(_resolve(agent))
+            FunctionProgram(_resolve("agent", agent))
             if agent is not None
             else CommandProgram(words=tuple(command or ()), pass_env=tuple(pass_env)),
             policy_errors=policy_errors,
@@ -282,5 +282,9 @@ def _build_observation(question: GatewayRequest) -> Observation:
     return Observation(new, after=None if is_last else turn, request=question.request)
 
 
-def _resolve(named: Any) -> Any:
-    return import_callable(named) if isinstance(named, str) else named
+def _resolve(key: str, named: Any) -> Any:
+    if isinstance(named, str):
+        return import_callable(named)
+    if not callable(named):
+        raise ConfigError(f"{key} must be a function or its name, module:function, got {named!r}")
+    return named
