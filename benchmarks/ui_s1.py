@@ -25,7 +25,7 @@ CONFIG = CONFIGS / "gui_ui_s1.yaml"
 ENV = "gui/Mix-v0"
 TEMPLATES = ["enter_code", "set_options"]
 DESKTOP = {"desktops": 5, "warm": 4, "call_s": 120, "start_s": 120, "open_s": 600}
-KWARGS = {"templates": TEMPLATES, "desktop": DESKTOP | {"still_s": 0.1, "recycle_after": 100}}
+KWARGS = {"templates": TEMPLATES, "desktop": DESKTOP | {"recycle_after": 100}}
 LIVE = {
     "env.id": ENV, "env.kwargs": json.dumps(KWARGS), "rollout.concurrency": "4",
     "rollout.reset_s": "630", "rollout.step_s": "130",

@@ -1,17 +1,23 @@
 """The engine in this process: continuous batching over a Hugging Face model, on CPU or CUDA.
 
 One step of the loop: seat waiting requests, compute one token of every seated request and a bounded
-piece of the prompts that are new, sample. Between two steps the event loop runs, so requests join
-and leave there, and nothing is ever changed while a step is under way. The loop is a task that
-exists only while there is something to compute; an idle engine has nothing to leak.
+piece of the prompts that are new, sample. Between two steps the event loop runs. The loop is a task
+that exists only while there is something to compute; an idle engine has nothing to leak.
 
-Why not a thread: measured with environments that use the processor beside it, a decode thread lost
-half its tokens per CPU second to handing the interpreter lock back and forth.
+The forward pass of a step runs on the event loop while passes are short: measured with environments
+that use the processor beside it, a thread lost half its tokens per CPU second to handing the
+interpreter lock back and forth. Once passes take `THREAD_S`, as those of a model of real size do,
+they run in a thread, since a browser, a sandbox or an agent program that exchanges ten messages for
+one action would wait for ten of them. Requests come and leave meanwhile, but none gets a slot, and
+new weights wait for the end of the step.
 """
 
 import asyncio
+import time
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 
 import torch
@@ -38,10 +44,13 @@ from agentrl.models.vision.model import sees
 from agentrl.models.vision.processor import ImageProcessor
 from agentrl.policy import GenerateRequest, ScoreRequest
 from agentrl.runtime.machine import set_batch_invariance
+from agentrl.runtime.threads import finish_in_thread
 
 TURNS = 4
 """Turns of the event loop between two steps. A tool's answer takes a few to get from its pipe to
 the next request; idle ones cost microseconds."""
+THREAD_S = 0.05
+"""Duration of a forward pass from which on the next one runs in a thread."""
 
 WAY_OUT = "Lower engine.slots or engine.context_tokens."
 
@@ -140,6 +149,11 @@ class LocalEngine(InProcessEngine):
         self._drafts = NgramDrafts()
         self._steps = self._sampled = self._computed = self._scored = 0
         self._drafted = self._accepted = 0
+        self._forward_s = 0.0
+        """Duration of the last forward pass."""
+        self._is_in_thread = False
+        self._delayed: list[tuple[Callable[[], None], asyncio.Future[None]]] = []
+        """Changes that wait for the end of the step under way."""
 
     async def load(self, weights: Weights, version: int) -> None:
         """Copy new weights (a state dict with Hugging Face names, or a folder of safetensors).
@@ -148,6 +162,9 @@ class LocalEngine(InProcessEngine):
         next tokens carry the new version. Weights of another model raise `ValueError` and change
         nothing.
         """
+        await self._change(partial(self._load, weights, version))
+
+    def _load(self, weights: Weights, version: int) -> None:
         self._check_usable()
         self._decoder.load(weights)
         self._version = version
@@ -160,6 +177,10 @@ class LocalEngine(InProcessEngine):
         # They keep their turn; siblings share what the first of them computes again.
         seated.sort(key=lambda flight: flight.order, reverse=True)
         self._waiting.extendleft(seated)
+
+    async def pause(self) -> None:
+        await super().pause()
+        await self._change(lambda: None)
 
     def statistics(self) -> EngineStatistics:
         """Return the load of the engine and its counters so far."""
@@ -182,15 +203,18 @@ class LocalEngine(InProcessEngine):
     # --- the loop ---------------------------------------------------------------------------------
 
     async def _compute(self) -> None:
-        with explain_out_of_memory(EngineError, self._subject, WAY_OUT):
-            self._step()
+        try:
+            with explain_out_of_memory(EngineError, self._subject, WAY_OUT):
+                await self._step()
+        finally:
+            self._make_delayed_changes()
         for _ in range(TURNS):
             await asyncio.sleep(0)
 
-    def _step(self) -> None:
+    async def _step(self) -> None:
         self._seat()
         segments = self._segments()
-        logits = self._decoder.forward(segments)
+        logits = await self._forward(segments)
         due: list[tuple[CacheSlot, InflightRequest, DecodeSegment]] = []
         rows: list[int] = []
         row = 0
@@ -207,6 +231,41 @@ class LocalEngine(InProcessEngine):
         if due:
             self._sample(due, logits if len(rows) == row else logits[rows])
         self._steps += 1
+
+    async def _forward(self, segments: Sequence[DecodeSegment]) -> torch.Tensor:
+        """Return the logits that the segments want; requests may have left when it does."""
+        began = time.perf_counter()
+        if self._forward_s < THREAD_S:
+            logits = self._decoder.forward(segments)
+        else:
+            self._is_in_thread = True
+            try:
+                logits = await finish_in_thread(self._decoder.forward, segments)
+            finally:
+                self._is_in_thread = False
+        self._forward_s = time.perf_counter() - began
+        return logits
+
+    async def _change(self, change: Callable[[], None]) -> None:
+        """Make a change that no step may be under way for, and raise what it raises."""
+        if not self._is_in_thread:
+            change()
+            return
+        made = asyncio.get_running_loop().create_future()
+        self._delayed.append((change, made))
+        await made
+
+    def _make_delayed_changes(self) -> None:
+        for change, made in self._delayed:
+            if made.done():
+                continue  # its caller was cancelled
+            try:
+                change()
+            except Exception as error:  # noqa: BLE001 - handed to the caller
+                made.set_exception(error)
+            else:
+                made.set_result(None)
+        self._delayed.clear()
 
     def _seat(self) -> None:
         """Give waiting requests a slot, first come first served.
