@@ -109,9 +109,15 @@ def list_idle_threads() -> list[threading.Thread]:
 def _prepare_call(
     function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
 ) -> "tuple[asyncio.Future[R], Callable[[], None]]":
-    """Return a future of the running loop, and what settles it, to be called in another thread."""
+    """Return a future of the running loop, and what settles it, to be called in another thread.
+
+    The other thread lets go of the function and what it was given before the caller goes on: the
+    last reference to a model, dropped in a thread of a program that ends, would abort the program.
+    """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[R] = loop.create_future()
+    calls = [partial(function, *args, **kwargs)]
+    name = getattr(function, "__name__", "call")
 
     def settle(result: Any, error: BaseException | None) -> None:
         if future.done():
@@ -124,12 +130,11 @@ def _prepare_call(
     def work() -> None:
         result, error = None, None
         try:
-            result = function(*args, **kwargs)
+            result = calls.pop()()
         except BaseException as caught:  # noqa: BLE001 - handed to the caller, whoever that is
             error = caught
         # An exit, a cancellation or a StopIteration of the function is no event of the caller's.
         if isinstance(error, StopIteration) or not isinstance(error, Exception | None):
-            name = getattr(function, "__name__", "call")
             kind = RuntimeError if isinstance(error, StopIteration) else FunctionExit
             error = kind(f"{name} raised {error!r}")
         # The loop is closed when its caller was cancelled and everything ended meanwhile.

@@ -10,6 +10,7 @@ ever, or given a call while it has one; a kept thread counts as a leak.
 import asyncio
 import contextvars
 import gc
+import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -58,6 +59,33 @@ async def test_what_the_users_code_sets_for_its_thread_is_seen_by_no_call_of_our
     for call in (run_in_thread, finish_in_thread):
         assert not await call(hasattr, local, "is_grad_enabled")
     assert await run_user_code(threading.current_thread) is thread
+
+
+async def test_a_thread_has_let_go_of_its_call_when_the_caller_goes_on() -> None:
+    """A program that ends meanwhile aborts where a thread drops the last reference to a model. The
+    mutant that keeps the function until the thread is done is caught."""
+
+    def step(given: object) -> threading.Thread:
+        return threading.current_thread()
+
+    given = object()
+    loop = asyncio.get_running_loop()
+    told: list[Any] = []
+    counts: list[tuple[int, int]] = []
+
+    def keep(*arguments: Any) -> None:
+        counts.append((sys.getrefcount(step), sys.getrefcount(given)))
+        told.append(arguments)
+
+    calling = asyncio.ensure_future(run_in_thread(step, given))
+    tell, loop.call_soon_threadsafe = loop.call_soon_threadsafe, keep
+    try:
+        await wait_until(lambda: bool(told) and told[0][1] in list_idle_threads())
+    finally:
+        loop.call_soon_threadsafe = tell
+    assert counts == [(sys.getrefcount(step), sys.getrefcount(given))]
+    tell(*told[0])
+    await calling
 
 
 async def test_a_call_is_never_given_to_a_thread_that_has_one() -> None:
