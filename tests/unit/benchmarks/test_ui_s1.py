@@ -6,13 +6,13 @@ desktop; more episodes than desktops; other templates than the config's command 
 """
 
 import json
-from pathlib import Path
+import re
 
 import pytest
 
 from agentrl.config.load import load_config
 from agentrl.evaluation.interval import IntervalEstimate
-from benchmarks.ui_s1 import CONFIG, KWARGS, LIVE, difference, estimate, shown
+from benchmarks.ui_s1 import CASES, difference, estimate, shown
 
 
 def figures(*shares: float) -> dict[str, dict[str, float]]:
@@ -51,13 +51,21 @@ def test_a_difference_is_shown_with_its_sign() -> None:
 
 
 def test_desktops_have_the_time_they_are_given_and_no_episode_waits_for_one() -> None:
-    keys = {key: value for key, value in LIVE.items() if key != "env.kwargs"}
-    live = load_config(CONFIG, [f"{key}={value}" for key, value in keys.items()])
-    desktop = json.loads(LIVE["env.kwargs"])["desktop"]
+    case = CASES["desktops"]
+    live = load_config(case.config, [f"{key}={value}" for key, value in case.rollout.items()])
+    desktop = case.env_kwargs["desktop"]
     assert live.rollout.reset_s > desktop["open_s"]
     assert live.rollout.step_s > desktop["call_s"]
     assert live.rollout.concurrency < desktop["desktops"]
-    recorded = CONFIG.read_text(encoding="utf-8")
-    assert json.dumps({"templates": KWARGS["templates"]}) in recorded, "the command in the config"
-    assert live.env.kwargs["heldout_patches"] == -1, "or there is no accuracy of the steps"
-    assert Path(live.env.kwargs["recordings"]).name == "dialogs.jsonl"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_command_in_the_config_records_what_the_config_reads(name: str) -> None:
+    case = CASES[name]
+    text = case.config.read_text(encoding="utf-8")
+    command = " ".join(re.findall(r"^#   (?:  )?(.*?) ?\\?$", text, flags=re.MULTILINE))
+    config = load_config(case.config, [])
+    assert f"agentrl record {case.env} {config.env.kwargs['recordings']} " in command
+    (kwargs,) = re.findall(r"--kwargs '(.*?)'", command)
+    assert json.loads(kwargs).items() <= case.env_kwargs.items()
+    assert config.env.kwargs["heldout_patches"] == -1, "or there is no accuracy of the steps"
