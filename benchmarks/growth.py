@@ -166,10 +166,14 @@ def draw(report: Mapping[str, Any], out: Path) -> None:
         panel.set_xscale("log", base=2)
         panel.set_xticks(sizes, [str(size) for size in sizes], size=8)
         panel.set(title=axis.name, ylim=(0, max(2.0, 1.1 * max(middles))))
-        panel.set_xlabel(f"a {axis.unit}: {1e6 * least:.3g} us at {sizes[0]}", size=8)
+        panel.set_xlabel(f"a {axis.unit}: {_in_words(least)} at {sizes[0]}", size=8)
         panel.grid(alpha=0.3)
     panels[0].set_ylabel("cost of a unit, x the smallest")
     figure.savefig(out, dpi=110)
+
+
+def _in_words(seconds: float) -> str:
+    return f"{1e3 * seconds:.3g} ms" if seconds >= 1e-3 else f"{1e6 * seconds:.3g} us"
 
 
 def main() -> None:
