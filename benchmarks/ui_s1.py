@@ -194,7 +194,7 @@ def main() -> None:
         keys |= QUICK
         supervised_steps, live_tasks = 2, 2
     keys |= dict(key.split("=", 1) for key in chosen.keys)
-    live = keys | {"env.id": case.env, "env.kwargs": json.dumps(case.env_kwargs)} | case.rollout
+    live = keys | {"env.id": case.env, "env.kwargs": json.dumps(case.env_kwargs)} | {**case.rollout}
     live |= {"evaluate.tasks": str(live_tasks)}
     del live["env.kwargs.recordings"]
     heads = ["policy", "SOP", "SOP success", "step accuracy", case.place]

@@ -1,8 +1,9 @@
 """Long forward passes of the local engine run in a thread, and nothing changes under them.
 
-Mutants seen caught: see the tests' names; a pass that stays on the event loop, a load that does not
-wait, one that is made although its caller is gone, an error of a load that is lost, a pause that
-returns during a pass, a request that left and is answered all the same.
+Mutants seen caught: a pass that stays on the event loop; a load that does not wait, or waits for
+ever, or is made although its caller is gone; an error of a load that is lost; changes that wait
+although no pass is under way; a pause that returns during a pass; a cancelled step that leaves its
+pass behind.
 """
 
 import asyncio
@@ -165,10 +166,9 @@ def test_a_cancelled_program_waits_for_the_pass(engine: LocalEngine) -> None:
     async def begin() -> None:
         held = HeldPasses(engine, free=3)
         asyncio.get_running_loop().call_later(0.2, held.let_go)
-        task = asyncio.create_task(engine.generate(REQUEST))
+        running = asyncio.create_task(engine.generate(REQUEST))
         await asyncio.wait_for(held.begun.wait(), WAIT_S)
-        del task
-        return held
+        assert not running.done()
 
     asyncio.run(begin())
     again = asyncio.run(engine.generate(replace(REQUEST, max_new_tokens=20)))

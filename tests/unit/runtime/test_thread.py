@@ -61,7 +61,9 @@ async def test_what_the_users_code_sets_for_its_thread_is_seen_by_no_call_of_our
     assert await run_user_code(threading.current_thread) is thread
 
 
-async def test_a_thread_has_let_go_of_its_call_when_the_caller_goes_on() -> None:
+async def test_a_thread_has_let_go_of_its_call_when_the_caller_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A program that ends meanwhile aborts where a thread drops the last reference to a model. The
     mutant that keeps the function until the thread is done is caught."""
 
@@ -78,13 +80,11 @@ async def test_a_thread_has_let_go_of_its_call_when_the_caller_goes_on() -> None
         told.append(arguments)
 
     calling = asyncio.ensure_future(run_in_thread(step, given))
-    tell, loop.call_soon_threadsafe = loop.call_soon_threadsafe, keep
-    try:
+    with monkeypatch.context() as patched:
+        patched.setattr(loop, "call_soon_threadsafe", keep)
         await wait_until(lambda: bool(told) and told[0][1] in list_idle_threads())
-    finally:
-        loop.call_soon_threadsafe = tell
     assert counts == [(sys.getrefcount(step), sys.getrefcount(given))]
-    tell(*told[0])
+    loop.call_soon_threadsafe(*told[0])
     await calling
 
 
