@@ -1,7 +1,7 @@
 """The player that errs: its mistakes are as many as it is told, and it undoes them.
 
-Mutants seen caught: a box that stays ticked, a wrong text after the right one, mistakes before the
-last click, another order each time, mistakes of one task for all.
+Mutants seen caught: a box that stays ticked, a wrong text after the right one, always one order,
+another script each time, the mistakes of one task for all.
 """
 
 from collections import Counter
