@@ -251,20 +251,20 @@ class LocalEngine(InProcessEngine):
         if not self._is_in_thread:
             change()
             return
-        made = asyncio.get_running_loop().create_future()
-        self._delayed.append((change, made))
-        await made
+        future = asyncio.get_running_loop().create_future()
+        self._delayed.append((change, future))
+        await future
 
     def _make_delayed_changes(self) -> None:
-        for change, made in self._delayed:
-            if made.done():
+        for change, future in self._delayed:
+            if future.done():
                 continue  # its caller was cancelled
             try:
                 change()
             except Exception as error:  # noqa: BLE001 - handed to the caller
-                made.set_exception(error)
+                future.set_exception(error)
             else:
-                made.set_result(None)
+                future.set_result(None)
         self._delayed.clear()
 
     def _seat(self) -> None:

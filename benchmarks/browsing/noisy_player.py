@@ -1,9 +1,9 @@
 """A player of MiniWoB++ as people are: it fills in a form in any order, and errs on the way.
 
 `NoisyMiniWobPack` is a pack of `agentrl_envs.web:WebEnv` whose gold player shuffles what comes
-before the last click, and before one action in `1 / mistakes` does a wrong one: another text in a
-field, another radio button, another box, which it unticks again. Every problem is solved in the
-end, so the rewards of its recordings say nothing of the mistakes.
+before the last click, and before some of these actions (a share of `mistakes`) does a wrong one:
+another text in a field, another radio button, another box, which it unticks again. Every problem is
+solved in the end, so the rewards of its recordings say nothing of the mistakes.
 
     agentrl record agentrl_envs.web:WebEnv recordings/noisy.jsonl --kwargs '{"pack":
     "benchmarks.browsing.noisy_player:NoisyMiniWobPack", "families": ["enter-password"]}'
