@@ -23,7 +23,7 @@ REQUEST = GenerateRequest(id="1", prompt=(5, 6, 7), max_new_tokens=200)
 
 
 @pytest.fixture(autouse=True)
-def always_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def always_in_a_thread(never_in_a_thread: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "THREAD_S", -1.0)
 
 
