@@ -4,14 +4,17 @@ Each returns how far its numbers are from those of the CPU, and where the host w
 """
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
 
 from agentrl.config.learn import LearnSection
+from agentrl.engine import local
 from agentrl.engine.local import LocalEngine
 from agentrl.learn.layouts import LAYOUTS
 from agentrl.learn.trainer import PolicyTrainer
@@ -150,7 +153,8 @@ def play_engine() -> dict[str, Any]:
         return asyncio.run(ask())
 
     expected, _ = run(False)
-    with DeviceSimulation() as simulation:
+    # The simulation belongs to its thread: a slow pass must not go to another one.
+    with DeviceSimulation() as simulation, patch.object(local, "THREAD_S", math.inf):
         found, steps = run(True)
     each = {place: n / steps for place, n in simulation.waits.items()}
     return {"same": found == expected, "steps": steps, "each step": each}
