@@ -11,6 +11,7 @@ from numpy import ndarray
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from agentrl.config.learn import LearnSection
 from agentrl.config.run import UNTIL_STEPS, WarmstartSection
 from agentrl.errors import LearnError
 from agentrl.learn.aggregate import LossDenominators, aggregate
@@ -19,7 +20,9 @@ from agentrl.learn.layouts.probe import check_layout
 from agentrl.learn.sequence_layout import MaskedTokens, SequenceLayout
 from agentrl.learn.token_logprobs import head_is_plain, score
 from agentrl.message import ImageSpan
+from agentrl.models.folders import recompute_layers
 from agentrl.models.out_of_memory import explain_out_of_memory
+from agentrl.models.precision import MasterWeight, open_masters
 from agentrl.models.vision.encoder_cache import EncoderCache
 from agentrl.models.vision.processor import ImageProcessor
 from agentrl.runtime.seeds import derive
@@ -29,7 +32,10 @@ BETAS = (0.9, 0.98)
 DECAY_FRACTION = 0.3
 """The learning rate falls over this last part of the steps."""
 
-WAY_OUT = "Lower learn.micro_batch_tokens or warmstart.batch_size, or use a smaller model."
+WAY_OUT = (
+    "Lower learn.micro_batch_tokens, set learn.gradient_checkpointing or learn.precision: "
+    "bfloat16, or use a smaller model."
+)
 
 OnStep = Callable[[int, float, int], None]
 """Called after each step with its number (from 1), its loss in nats per token, and its tokens."""
@@ -77,7 +83,7 @@ def warmstart(
     section: WarmstartSection,
     *,
     seed: int,
-    micro_batch_tokens: int = 8192,
+    learn: LearnSection | None = None,
     on_step: OnStep = lambda step, loss, tokens: None,
     images: ImageProcessor | None = None,
 ) -> WarmstartSummary:
@@ -86,7 +92,9 @@ def warmstart(
     AdamW with linear warm-up, a constant rate, and a linear fall over the last 30 % of the steps
     to `final_learning_rate_fraction`. The loss is a mean over all trained tokens of a step,
     however they are split. With `until_loss` it ends before the last step where the loss came down
-    to that, at whatever rate it had. Raises `LearnError` if a gradient is not finite.
+    to that, at whatever rate it had. `learn` (by default as it is by itself) has the precision,
+    the tokens of a pass, and whether layers are recomputed; in the end the model has its own type
+    again. Raises `LearnError` if a gradient is not finite.
     """
     if not demonstrations:
         raise LearnError(
@@ -97,23 +105,28 @@ def warmstart(
         MaskedTokens(np.asarray(d.token_ids, np.int64), np.asarray(d.mask, bool), d.images)
         for d in demonstrations
     ]
+    learn = learn or LearnSection()
     cache = None if images is None else EncoderCache(images)
-    layout = LAYOUTS[section.layout](micro_batch_tokens, cache)
-    check_layout(model.eval(), layout, way_out="warmstart.layout: padded")
-    supervised = _Supervised(model, section, layout)
+    layout = LAYOUTS[section.layout](learn.micro_batch_tokens, cache)
     losses: list[float] = []
     trained = 0
-    for step, indices in enumerate(_choices(len(rows), section, seed=seed), start=1):
-        with (
-            explain_out_of_memory(LearnError, "a step of the warm start", WAY_OUT),
-            nullcontext() if cache is None else cache.batch(),
-        ):
-            loss, tokens = supervised.step(step, [rows[i] for i in indices])
-        losses.append(loss)
-        trained += tokens
-        on_step(step, loss, tokens)
-        if _has_learnt(losses, section.until_loss):
-            break
+    with (
+        explain_out_of_memory(LearnError, "the warm start", WAY_OUT),
+        open_masters(model.eval(), learn.precision) as masters,
+    ):
+        if learn.gradient_checkpointing:
+            recompute_layers(model)
+        check_layout(model, layout, way_out="warmstart.layout: padded")
+        supervised = _Supervised(model, masters, section, layout)
+        for step, indices in enumerate(_choices(len(rows), section, seed=seed), start=1):
+            with nullcontext() if cache is None else cache.batch():
+                loss, tokens = supervised.step(step, [rows[i] for i in indices])
+            losses.append(loss)
+            trained += tokens
+            on_step(step, loss, tokens)
+            if _has_learnt(losses, section.until_loss):
+                break
+    model.eval()  # layers that recompute are in training mode
     has_target = section.until_loss is not None
     last = losses[-(UNTIL_STEPS if has_target else math.ceil(len(losses) / 10)) :]
     return WarmstartSummary(
@@ -145,15 +158,20 @@ def learning_rate(step: int, section: WarmstartSection) -> float:
 
 class _Supervised:
     def __init__(
-        self, model: PreTrainedModel, section: WarmstartSection, layout: SequenceLayout
+        self,
+        model: PreTrainedModel,
+        masters: Sequence[MasterWeight],
+        section: WarmstartSection,
+        layout: SequenceLayout,
     ) -> None:
         self._model = model
         self._section = section
         self._layout = layout
         self._head_at_positions = head_is_plain(model)
-        self._parameters = [p for p in model.parameters() if p.requires_grad]
+        self._masters = masters
+        self._weights = [master.weight for master in masters]
         self._adamw = torch.optim.AdamW(
-            self._parameters,
+            self._weights,
             lr=section.learning_rate,
             betas=BETAS,
             weight_decay=section.weight_decay,
@@ -167,7 +185,7 @@ class _Supervised:
             loss = self._loss([rows[i] for i in indices], counts)
             loss.backward()
             total += loss.detach()
-        norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._section.max_grad_norm)
+        norm = torch.nn.utils.clip_grad_norm_(self._weights, self._section.max_grad_norm)
         if not norm.isfinite():
             raise LearnError(
                 f"the gradient norm of warm-start step {step} is {float(norm)}; "
@@ -177,6 +195,8 @@ class _Supervised:
             group["lr"] = learning_rate(step, self._section)
         self._adamw.step()
         self._adamw.zero_grad(set_to_none=True)
+        for master in self._masters:
+            master.publish()
         return float(total), counts.tokens
 
     def _loss(self, rows: Sequence[MaskedTokens], counts: LossDenominators) -> Tensor:

@@ -1,5 +1,7 @@
 """Precision of the trainer: float32, or bfloat16 over float32 master weights."""
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -72,3 +74,36 @@ class MasterWeight:
         if self.weight is not self.parameter:
             with torch.no_grad():
                 self.weight.copy_(self.parameter)
+
+
+@contextmanager
+def open_masters(model: nn.Module, precision: Precision) -> Generator[list[MasterWeight]]:
+    """Let a model compute in a precision for a while; yield the masters of what is trained.
+
+    On exit it has the types that it came with: trained weights are those of their masters, and
+    frozen ones have not changed.
+    """
+    parameters = list(model.parameters())
+    types = [parameter.dtype for parameter in parameters]
+    # Before they are rounded: a master begins with all digits that there are.
+    weights = [
+        nn.Parameter(p.detach().float()) if p.requires_grad and precision != "float32" else p
+        for p in parameters
+    ]
+    frozen = [None if p.requires_grad else p.data for p in parameters]
+    round_to(model, precision)
+    pairs = [MasterWeight(w, p) for w, p in zip(weights, parameters, strict=True)]
+    masters = [master for master in pairs if master.parameter.requires_grad]
+    hooks = [
+        master.parameter.register_post_accumulate_grad_hook(master.collect)
+        for master in masters
+        if master.weight is not master.parameter
+    ]
+    try:
+        yield masters
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for master, dtype, untouched in zip(pairs, types, frozen, strict=True):
+            data = master.weight.data.to(dtype) if untouched is None else untouched
+            master.parameter.data = data

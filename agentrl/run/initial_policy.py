@@ -187,7 +187,7 @@ class InitialPolicyBuilder:
                 rows,
                 section,
                 seed=derive(self.config.run.seed, "warm start"),
-                micro_batch_tokens=self.config.learn.micro_batch_tokens,
+                learn=self.config.learn,
                 on_step=on_step,
                 images=policy.images,
             )

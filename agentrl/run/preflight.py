@@ -125,7 +125,7 @@ def check_policy(path: str, environment: Mapping[str, str] = os.environ) -> str:
     if folder.suffix == ".gguf" and folder.is_file():
         return gguf_fault(folder)
     if folder.exists():
-        return _find_gguf_fault(folder)
+        return _find_folder_fault(folder)
     if path in MODELS:
         return "" if (models_folder(environment) / path).is_dir() else _explain_make(MODELS[path])
     is_hub_name = path.count("/") <= 1 and not path.startswith((".", "/", "~"))
@@ -176,14 +176,21 @@ def _suggest_folders(folder: Path) -> str:
     return f"; similar folders are {', '.join(near)}" if near else ""
 
 
-def _find_gguf_fault(folder: Path) -> str:
-    files = sorted(folder.glob("*.gguf")) if folder.is_dir() else []
-    if not files or (folder / "config.json").is_file():
+def _find_folder_fault(folder: Path) -> str:
+    if not folder.is_dir() or (folder / "config.json").is_file():
         return ""
-    return (
-        "it holds GGUF files and no config.json: set policy.path to one of them, such as "
-        f"{files[0]}"
-    )
+    if files := sorted(folder.glob("*.gguf")):
+        return (
+            "it holds GGUF files and no config.json: set policy.path to one of them, such as "
+            f"{files[0]}"
+        )
+    places = [file.parent for file in folder.glob("policy/config.json")]
+    for pattern in ("step-*/config.json", "checkpoints/step-*/config.json"):
+        places += [file.parent for file in sorted(folder.glob(pattern))[-1:]]
+    if places:
+        text = " or ".join(map(str, places))
+        return f"it is the folder of a run, not of a model: set policy.path to {text}"
+    return ""
 
 
 def _explain_make(model: PackagedModel) -> str:

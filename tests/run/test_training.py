@@ -20,13 +20,17 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
+from agentrl.config.learn import Precision
 from agentrl.config.load import load_config
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
+from agentrl.learn import warmstart as supervised
 from agentrl.learn.checkpoint import CheckpointManager
 from agentrl.metrics.writer import read_metrics
+from agentrl.models.precision import open_masters
 from agentrl.run import initial_policy
 from agentrl.run.train import TrainingLoop, TrainingResult, train, warmstart  # pyright: ignore[reportPrivateUsage]
 from agentrl.runtime.machine import set_batch_invariance
@@ -115,6 +119,24 @@ def test_a_warm_start_that_ends_by_its_loss_tells_whether_it_came_so_far(tmp_pat
     assert (summary["steps"], summary["reached"]) == (20, False)
     assert f"after 20 steps at a loss of {summary['loss']:.3f}, above" in line
     assert "warmstart.until_loss=1e-09; raise warmstart.steps" in line
+
+
+def test_a_warm_start_computes_as_the_learn_section_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+
+    def note(model: PreTrainedModel, precision: Precision) -> Any:
+        opened.append(precision)
+        return open_masters(model, precision)
+
+    monkeypatch.setattr(supervised, "open_masters", note)
+    policy = warmstart(load_config(config_file(tmp_path), {"learn.precision": "bfloat16"}))
+    assert opened == ["bfloat16"]
+    weights = load_file(policy / "model.safetensors")
+    assert {weight.dtype for weight in weights.values()} == {torch.float32}
+    digits = [bool((weight == weight.bfloat16().float()).all()) for weight in weights.values()]
+    assert not all(digits), "the policy is as exact as policy.dtype"
 
 
 @pytest.mark.parametrize(

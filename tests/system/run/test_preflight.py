@@ -517,6 +517,17 @@ def test_an_endpoint_where_nobody_listens_is_told_at_once(root: Path) -> None:
         assert not unreachable(url, {})
 
 
+def test_the_folder_of_a_run_is_told_from_that_of_its_policies(tmp_path: Path) -> None:
+    for name in ("policy", "checkpoints/step-000004", "checkpoints/step-000012"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "config.json").write_text("{}")
+    last = tmp_path / "checkpoints" / "step-000012"
+    said = "it is the folder of a run, not of a model: set policy.path to "
+    assert check_policy(str(tmp_path)) == f"{said}{tmp_path / 'policy'} or {last}"
+    assert check_policy(str(last.parent)) == f"{said}{last}"
+    assert not check_policy(str(last))
+
+
 def test_a_folder_that_is_missing_is_told_with_its_neighbours(tmp_path: Path, root: Path) -> None:
     for name in ("qwen-small", "qwen-large", "other"):
         (tmp_path / "models" / name).mkdir(parents=True)

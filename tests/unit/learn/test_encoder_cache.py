@@ -223,7 +223,7 @@ def test_a_warm_start_cuts_an_image_up_once_per_step() -> None:
         shown,
         WarmstartSection(demonstrations=2, steps=3, batch_size=2),
         seed=0,
-        micro_batch_tokens=len(mask),
+        learn=LearnSection(micro_batch_tokens=len(mask)),
         images=ImageProcessor(cutter, token_id=PAD, kept_bytes=0),
     )
     assert cutter.count == 3 * 2

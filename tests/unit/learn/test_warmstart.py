@@ -5,6 +5,8 @@
 - the stop rule: the last loss in place of ten, a sum, a lower bar, fewer than ten steps, no end;
   said to be reached always, or where none is asked for; the last tenth as its loss: the tests of it
 - rows drawn with replacement: epoch test; seed ignored: determinism test
+- precision: not rounded, masters rounded or not published, hooks left, frozen weights rounded, the
+  type of the model not given back: tests of precision
 - conversion: actions masked out, answers learnt, trailing answers kept: golden demonstration
 - recordings: open schema, bad line without its number, minimum_reward inverted: file tests
 """
@@ -14,7 +16,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
 import numpy as np
 import pytest
@@ -25,6 +27,7 @@ from agentrl.authoring.gold import GoldEpisode
 from agentrl.chat.format import ChatFormat
 from agentrl.chat.renderer import TokenSegment
 from agentrl.chat.tokenizer import conversation_text, train_tokenizer
+from agentrl.config.learn import LearnSection, Precision
 from agentrl.config.run import MakePolicySection, WarmstartSection
 from agentrl.env import Action, Observation, ToolSchema, call, say
 from agentrl.errors import ConfigError, LearnError
@@ -38,9 +41,11 @@ from agentrl.learn.warmstart import (
 )
 from agentrl.message import Message
 from agentrl.models.folders import make_model
+from agentrl.models.precision import round_to
 from agentrl.task import Task
 
 VOCABULARY = 16
+HALF = LearnSection(precision="bfloat16")
 SECTION = MakePolicySection(
     hidden_size=16, layers=1, heads=2, kv_heads=2, head_dim=8, intermediate_size=32
 )
@@ -108,6 +113,82 @@ def told(section: WarmstartSection) -> tuple[list[float], WarmstartSummary]:
     return losses, summary
 
 
+def computed_in(model: Any) -> set[torch.dtype]:
+    """Return a set that gets the type of each forward pass from now on."""
+    types: set[torch.dtype] = set()
+
+    def note(module: Any, arguments: Any, output: Any) -> None:
+        types.add(output.last_hidden_state.dtype)
+
+    model.get_decoder().register_forward_hook(note)
+    return types
+
+
+@pytest.mark.parametrize("held", ["float32", "bfloat16"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_warm_start_computes_in_its_precision_and_gives_the_model_back_in_its_own(
+    held: str, precision: Precision
+) -> None:
+    model = small()
+    round_to(model, cast("Precision", held))
+    types = computed_in(model)
+    section = WarmstartSection(steps=60, batch_size=16, learning_rate=1e-2, warmup_steps=5)
+    summary = warmstart(
+        model, copying(64), section, seed=0, learn=LearnSection(precision=precision)
+    )
+    assert types == {getattr(torch, precision)}
+    assert summary.last_loss < 0.1
+    assert {parameter.dtype for parameter in model.parameters()} == {getattr(torch, held)}
+    with torch.no_grad():
+        said = model(input_ids=torch.tensor([[2, 7], [2, 11]])).logits[:, -1].argmax(dim=-1)
+    assert said.tolist() == [7, 11]
+    model(input_ids=torch.tensor([[2, 7]])).logits.sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_updates_that_bfloat16_would_lose_are_kept_in_the_warm_start() -> None:
+    section = WarmstartSection(steps=3, batch_size=8, learning_rate=1e-6, warmup_steps=0)
+    moved: list[Tensor] = []
+    for precision in get_args(Precision):
+        model = small()
+        before = weights(model)
+        warmstart(model, copying(64), section, seed=0, learn=LearnSection(precision=precision))
+        pairs = zip(weights(model), before, strict=True)
+        moved.append(torch.cat([(after - start).flatten() for after, start in pairs]))
+    exact, rounded = moved
+    # Three steps of at most 1e-6, where weights of bfloat16 are 1e-4 and more from each other.
+    assert float(rounded.abs().max()) < 1e-5
+    assert float((exact.sign() == rounded.sign()).float().mean()) > 0.9
+
+
+def test_layers_that_are_recomputed_learn_the_same() -> None:
+    section = WarmstartSection(steps=3, batch_size=8, learning_rate=1e-2, warmup_steps=0)
+    plain, recomputed = small(), small()
+    layer: Any = recomputed.model.layers[0]
+    calls: list[bool] = []
+
+    def note(module: Any, arguments: Any, output: Any) -> None:
+        calls.append(torch.is_grad_enabled())
+
+    layer.self_attn.register_forward_hook(note)
+    warmstart(plain, copying(64), section, seed=0)
+    learn = LearnSection(gradient_checkpointing=True)
+    warmstart(recomputed, copying(64), section, seed=0, learn=learn)
+    pairs = zip(weights(plain), weights(recomputed), strict=True)
+    assert all(torch.equal(one, other) for one, other in pairs)
+    assert calls.count(True) == 2 * section.steps, "the backward pass calls it again"
+    assert not layer.training
+
+
+def test_frozen_weights_keep_every_digit_through_a_rounded_warm_start() -> None:
+    model = small()
+    embedding = model.get_input_embeddings().weight.requires_grad_(False)
+    before = embedding.detach().clone()
+    section = WarmstartSection(steps=2, batch_size=8, learning_rate=1e-2, warmup_steps=0)
+    warmstart(model, copying(64), section, seed=0, learn=HALF)
+    assert torch.equal(model.get_input_embeddings().weight, before)
+
+
 FAST = WarmstartSection(steps=120, batch_size=4, learning_rate=1e-2, warmup_steps=5)
 
 
@@ -141,7 +222,9 @@ def test_the_same_seed_gives_the_same_weights_whatever_the_global_random_state()
     def trained(seed: int, limit: int = 8192) -> list[Tensor]:
         model = small()
         torch.manual_seed(np.random.default_rng().integers(1000))
-        warmstart(model, copying(32), section, seed=seed, micro_batch_tokens=limit)
+        warmstart(
+            model, copying(32), section, seed=seed, learn=LearnSection(micro_batch_tokens=limit)
+        )
         return weights(model)
 
     first = trained(0)

@@ -85,7 +85,7 @@ def test_a_warm_start_names_its_keys() -> None:
     model.get_input_embeddings().register_forward_pre_hook(run_out_where(torch.is_grad_enabled))
     shown = [TokenizedDemonstration((1, 2, 3), (False, True, True))]
     section = WarmstartSection(demonstrations=1, steps=1, batch_size=1)
-    with pytest.raises(LearnError, match=r"^a step of the warm start ran .* warmstart.batch_size"):
+    with pytest.raises(LearnError, match=r"^the warm start ran .* learn.gradient_checkpointing"):
         warmstart(model, shown, section, seed=0)
 
 
