@@ -243,7 +243,7 @@ class Sandbox(Protocol):
         Raises:
             PermissionError: The path leaves the directory, or leads through a link.
             OSError: The file is over a limit.
-            SandboxError: The sandbox is gone, closed or does not answer.
+            SandboxError: The sandbox is gone, closed or does not answer, or the machine fails it.
         """
         ...
 
@@ -257,7 +257,7 @@ class Sandbox(Protocol):
             FileNotFoundError: There is no such file.
             PermissionError: The path leaves the directory, or leads through a link.
             OSError: The file is over a limit.
-            SandboxError: The sandbox is gone, closed or does not answer.
+            SandboxError: The sandbox is gone, closed or does not answer, or the machine fails it.
         """
         ...
 
@@ -271,7 +271,7 @@ class Sandbox(Protocol):
             FileNotFoundError: There is no such directory.
             PermissionError: The path leaves the session's directory, or leads through a link.
             OSError: There are more entries than a session may have.
-            SandboxError: The sandbox is gone, closed or does not answer.
+            SandboxError: The sandbox is gone, closed or does not answer, or the machine fails it.
         """
         ...
 

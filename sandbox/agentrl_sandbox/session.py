@@ -261,6 +261,8 @@ class SandboxSession:
             await self._ready()
             body = {"op": op, "session": self._number, "path": path, **more}
             reply = (await self._family.ask(body, data)).frame
+        if (fault := reply.body.get("fault")) is not None:
+            raise SandboxError(f"{path[:100]!r} could not be handled ({op}): {fault}")
         if (kind := reply.body.get("os_error")) is not None:
             raise _OS_ERRORS.get(kind, OSError)(reply.body["text"])
         return reply

@@ -4,6 +4,7 @@ Every component of a path is opened on its own and no link is followed, so a lin
 code leads nowhere.
 """
 
+import errno
 import fcntl
 import heapq
 import os
@@ -18,16 +19,23 @@ DEPTH_MAX = 256
 """Directories one below the other; each takes an open descriptor while they are walked."""
 ENTRIES_PAGE = 2048
 """Of a directory at once: with names that JSON escapes byte for byte they fit into one frame."""
+_FAULTS = frozenset(
+    (errno.EIO, errno.EROFS, errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+)
+"""Numbers of errors that are the machine's, whatever the code wrote."""
+_NO_SPACE = frozenset((errno.ENOSPC, errno.EDQUOT))
 _FICLONE = 0x40049409
 _PIECE_BYTES = 2**30
 
 
 def serve(
-    root: str, body: Mapping[str, Any], blob: bytes, *, limit_bytes: int
+    root: str, body: Mapping[str, Any], blob: bytes, *, limit_bytes: int, is_bare: bool
 ) -> tuple[dict[str, Any], bytes]:
     """Do what the host asks: write or read a file, list a page of a directory. Return the answer.
 
-    `limit_bytes` bounds a file. An `OSError` is an answer, too.
+    `limit_bytes` bounds a file. An `OSError` is an answer, too; one that is the machine's is told
+    apart. Where the directory is a bare one, that includes a disk without space: elsewhere it is
+    the session's limit.
     """
     path, answer, data = body["path"], dict[str, Any](), b""
     try:
@@ -38,6 +46,8 @@ def serve(
         else:
             answer["entries"] = list_entries(root, path, after=body["after"])
     except OSError as error:
+        if error.errno in (_FAULTS | _NO_SPACE if is_bare else _FAULTS):
+            return {"fault": str(error)}, b""
         kinds = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
         kind = next((k.__name__ for k in kinds if isinstance(error, k)), "OSError")
         answer = {"os_error": kind, "text": str(error)}

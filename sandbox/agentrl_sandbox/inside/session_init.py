@@ -206,8 +206,15 @@ class SessionInit:
             self._reply(body["id"], {"unsupported": str(error)})
 
     def _serve_file(self, request: int, session: SessionState, body: Body, blob: bytes) -> None:
-        root, limit_bytes = session.place.handle, self._settings.file_bytes
-        self._reply(request, *files.serve(root, body, blob, limit_bytes=limit_bytes))
+        settings = self._settings
+        answer, data = files.serve(
+            session.place.handle,
+            body,
+            blob,
+            limit_bytes=settings.file_bytes,
+            is_bare=not settings.isolated,
+        )
+        self._reply(request, answer, data)
 
     def _check_usage(self, request: int, session: SessionState, _: Body, __: bytes) -> None:
         over = files.explain_excess(session.place.handle, self._settings.disk_bytes)

@@ -7,6 +7,8 @@ import asyncio
 import contextlib
 import os
 import re
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -340,3 +342,39 @@ async def test_cells_and_commands_share_the_slots_of_the_pool(backend: Backend) 
                 await call
         assert (await running).status == "ok"
         assert (await other.exec("1")).value == "1"
+
+
+FILL = """
+import asyncio
+from agentrl.errors import SandboxError
+from agentrl.sandbox import SandboxSettings
+from tests.support.pools import opened
+
+async def main():
+    async with opened(SandboxSettings(backend="process", allow_unisolated=True)) as pool:
+        session = await pool.open()
+        await session.write("small", b"x")
+        try:
+            await session.write("large", bytes(2**22))
+        except SandboxError as error:
+            print(error)
+        await session.close()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.namespaces
+def test_a_full_disk_is_a_fault_of_the_machine(tmp_path: Path) -> None:
+    """Where sessions have bare directories on it; a limit of their own is theirs."""
+    mount = f'mount -t tmpfs -o size=1m tmpfs {tmp_path} && exec {sys.executable} -c "$1"'
+    ran = subprocess.run(
+        ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount, "sh", FILL],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ran.returncode == 0, ran.stderr
+    text = "'large' could not be handled (write): [Errno 28] No space left on device"
+    assert ran.stdout.strip() == text
