@@ -9,10 +9,12 @@ from torch.nn.functional import linear as torch_linear
 Linear = Callable[[Tensor], Tensor]
 """(rows, in) to (rows, out)."""
 
-PACK_FROM = 1024
-"""Output features from which oneDNN's packed layout wins on CPU in float32 (measured: 1.2x to 2x
-there, a loss below, where its call overhead dominates). In bfloat16 it wins at any size: 1.0x to
-1.4x with 64 to 384 features, 1.0x to 2.7x with 512 and more, most where rows are few."""
+PACK_FEATURES = 1024
+PACK_ELEMENTS = 2**18
+"""Output features, or elements, from which oneDNN's packed layout wins on CPU in float32 (measured:
+1.2x to 2.5x with so many features, 1.1x to 2x with so many elements, most where rows are few; a
+loss below both, where its call overhead dominates). In bfloat16 it wins at any size: 1.0x to 1.4x
+with 64 to 384 features, 1.0x to 2.7x with 512 and more."""
 ROWS_HINT = 64
 """The row count the packed layout is laid out for; measured no worse than the true one."""
 
@@ -53,4 +55,5 @@ def _packs(weight: Tensor) -> bool:
         return False
     if weight.dtype == torch.bfloat16:
         return torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    return weight.dtype == torch.float32 and weight.shape[0] >= PACK_FROM
+    is_large = weight.shape[0] >= PACK_FEATURES or weight.numel() >= PACK_ELEMENTS
+    return weight.dtype == torch.float32 and is_large
