@@ -311,9 +311,10 @@ class GroupCuration:
         return sum(judged.verdict != "kept" for judged in self._judged)
 
     def _build_error(self, rule: DynamicSamplingFilter) -> NothingToLearn:
+        step = self.curator.state.steps + 1  # counted as metrics and progress do
         return NothingToLearn(
-            f"step {self.curator.state.steps} dropped {self._dropped} groups that cannot train and "
-            f"still needs {self.wanted} that can; {rule.ways_out}"
+            f"step {step} dropped {self._dropped} groups that cannot train and still needs "
+            f"{self.wanted} that can; {rule.ways_out}"
         )
 
     def _build_train_tree(
