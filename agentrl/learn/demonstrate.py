@@ -51,18 +51,20 @@ class DemonstrationTurns:
     def from_recording(cls, recording: ConversationRecording, name: str) -> "DemonstrationTurns":
         """Return a recorded conversation; what comes before the first action is the opening."""
         opening: list[Message] = []
-        turns: list[tuple[Action, tuple[Message, ...]]] = []
+        turns: list[tuple[Action, list[Message]]] = []
         for entry in recording.messages:
             message = entry.message
             if isinstance(entry, RecordedAction):
-                turns.append((Action(message.text, message.tool_calls), ()))
+                turns.append((Action(message.text, message.tool_calls), []))
             elif turns:
-                action, answers = turns[-1]
-                turns[-1] = (action, (*answers, message))
+                turns[-1][1].append(message)
             else:
                 opening.append(message)
         return cls(
-            name=name, opening=tuple(opening), tools=tuple(recording.tools), turns=tuple(turns)
+            name=name,
+            opening=tuple(opening),
+            tools=tuple(recording.tools),
+            turns=tuple((action, tuple(answers)) for action, answers in turns),
         )
 
 

@@ -16,6 +16,7 @@ shown, or are base64 within.
 """
 
 from base64 import b64encode
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import pairwise
@@ -356,8 +357,9 @@ def _write_image_file(folder: Path, picture: RecordedImage) -> RecordedImage:
 
 
 def _parse_lines(path: Path) -> Iterator[ConversationRecording]:
-    with path.open(encoding="utf-8") as lines:
+    with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
+            line = line.removeprefix(BOM_UTF8) if number == 1 else line
             if not line.strip():
                 continue
             try:
@@ -368,5 +370,6 @@ def _parse_lines(path: Path) -> Iterator[ConversationRecording]:
                 # That pictures are no text is told before what is wrong with them.
                 every = error.errors()
                 detail = next((one for one in every if one["type"] != "string_type"), every[0])
-                where = ".".join(str(part) for part in detail["loc"])
-                raise ConfigError(f"{path}, line {number}: {where}: {detail['msg']}") from error
+                where = "".join(f"{part}." for part in detail["loc"])[:-1]
+                text = f"{where}: {detail['msg']}" if where else detail["msg"]
+                raise ConfigError(f"{path}, line {number}: {text}") from error

@@ -20,7 +20,7 @@ from agentrl.learn.layouts.probe import check_layout
 from agentrl.learn.sequence_layout import MaskedTokens, SequenceLayout
 from agentrl.learn.token_logprobs import head_is_plain, score
 from agentrl.message import ImageSpan
-from agentrl.models.folders import recompute_layers
+from agentrl.models.folders import recompute_layers, restore_layers
 from agentrl.models.out_of_memory import explain_out_of_memory
 from agentrl.models.precision import MasterWeight, open_masters
 from agentrl.models.vision.encoder_cache import EncoderCache
@@ -112,6 +112,7 @@ def warmstart(
     trained = 0
     with (
         explain_out_of_memory(LearnError, "the warm start", WAY_OUT),
+        restore_layers(model),
         open_masters(model.eval(), learn.precision) as masters,
     ):
         if learn.gradient_checkpointing:
@@ -126,7 +127,7 @@ def warmstart(
             on_step(step, loss, tokens)
             if _has_learnt(losses, section.until_loss):
                 break
-    model.eval()  # layers that recompute are in training mode
+        supervised.check_weights()
     has_target = section.until_loss is not None
     last = losses[-(UNTIL_STEPS if has_target else math.ceil(len(losses) / 10)) :]
     return WarmstartSummary(
@@ -198,6 +199,14 @@ class _Supervised:
         for master in self._masters:
             master.publish()
         return float(total), counts.tokens
+
+    def check_weights(self) -> None:
+        """Raise `LearnError` if a weight is not finite: no gradient tells of the last update."""
+        if not all(bool(weight.isfinite().all()) for weight in self._weights):
+            raise LearnError(
+                "the last update of the warm start made weights that are not finite; lower "
+                f"warmstart.learning_rate={self._section.learning_rate}"
+            )
 
     def _loss(self, rows: Sequence[MaskedTokens], counts: LossDenominators) -> Tensor:
         tokens = self._layout.tokens(rows, device=self._model.device)

@@ -33,7 +33,7 @@ def find_memorised(*, demonstrations: int, times: float, loss: float) -> str | N
     return (
         f"{demonstrations} demonstrations, loss {loss:.2g}: memorised. Each was shown {times:.0f} "
         "times; give the warm start more of them (warmstart.demonstrations, and an environment "
-        "with more train tasks), or fewer warmstart.steps"
+        "with more train tasks, or more lines in warmstart.recordings), or fewer warmstart.steps"
     )
 
 

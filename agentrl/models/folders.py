@@ -1,5 +1,7 @@
 """Models that are ready to train: small new ones with random weights, or Hugging Face folders."""
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -325,6 +327,19 @@ def checkpoint_layers(model: PreTrainedModel) -> None:
         layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)
         # Layers recompute in training mode only. What is in them stays in evaluation mode.
         layer.training = True
+
+
+@contextmanager
+def restore_layers(model: PreTrainedModel) -> Generator[None]:
+    """Leave the model in evaluation mode, and its layers recomputing only if they did before."""
+    layers: list[Any] = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
+    before = [layer.gradient_checkpointing for layer in layers]
+    try:
+        yield
+    finally:
+        model.eval()
+        for layer, recomputes in zip(layers, before, strict=True):
+            layer.gradient_checkpointing = recomputes
 
 
 def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:

@@ -92,6 +92,8 @@ def open_masters(model: nn.Module, precision: Precision) -> Generator[list[Maste
     ]
     frozen = [None if p.requires_grad else p.data for p in parameters]
     round_to(model, precision)
+    for parameter in parameters:
+        parameter.grad = None
     pairs = [MasterWeight(w, p) for w, p in zip(weights, parameters, strict=True)]
     masters = [master for master in pairs if master.parameter.requires_grad]
     hooks = [
@@ -106,4 +108,4 @@ def open_masters(model: nn.Module, precision: Precision) -> Generator[list[Maste
             hook.remove()
         for master, dtype, untouched in zip(pairs, types, frozen, strict=True):
             data = master.weight.data.to(dtype) if untouched is None else untouched
-            master.parameter.data = data
+            master.parameter.data, master.parameter.grad = data, None

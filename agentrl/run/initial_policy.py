@@ -130,6 +130,7 @@ class InitialPolicyBuilder:
     ) -> PolicyModel:
         from agentrl.chat.tokenizer import conversation_text, train_tokenizer
         from agentrl.models.folders import make_images, make_model
+        from agentrl.models.precision import round_to
 
         template = self.config.policy.template or "hermes"
         with self.summary.time_phase("new policy"):
@@ -157,6 +158,7 @@ class InitialPolicyBuilder:
                 seed=derive(self.config.run.seed, "weights"),
                 image_token_ids=(ids[0], ids[1], ids[2]) if ids else None,
             )
+            round_to(model, self.config.policy.dtype)
             images = None
             if section.vision is not None:
                 images = make_images(section.vision, token_id=ids[1])
@@ -191,7 +193,7 @@ class InitialPolicyBuilder:
                 on_step=on_step,
                 images=policy.images,
             )
-        times = result.steps * section.batch_size / len(rows)
+        times = result.steps * min(section.batch_size, len(rows)) / len(rows)
         by_heart = find_memorised(demonstrations=len(rows), times=times, loss=result.last_loss)
         facts: dict[str, float | bool | str] = {"steps": result.steps, "loss": result.last_loss}
         if by_heart is not None:

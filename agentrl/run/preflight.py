@@ -121,11 +121,18 @@ def check_policy(path: str, environment: Mapping[str, str] = os.environ) -> str:
     It is a folder, a GGUF file, a packaged model or a name on the hub. The hub is only asked if it
     can be reached, and only for a model that is not in its cache.
     """
+    if not path:
+        return "that names nothing"
     folder = Path(path).expanduser()
     if folder.suffix == ".gguf" and folder.is_file():
         return gguf_fault(folder)
-    if folder.exists():
-        return _find_folder_fault(folder)
+    try:
+        if folder.exists():
+            return _find_folder_fault(folder)
+    except PermissionError as error:
+        return f"it cannot be read ({error.strerror})"
+    if folder.is_symlink():
+        return f"it is a link to {folder.readlink()}, which does not exist"
     if path in MODELS:
         return "" if (models_folder(environment) / path).is_dir() else _explain_make(MODELS[path])
     is_hub_name = path.count("/") <= 1 and not path.startswith((".", "/", "~"))
@@ -177,7 +184,9 @@ def _suggest_folders(folder: Path) -> str:
 
 
 def _find_folder_fault(folder: Path) -> str:
-    if not folder.is_dir() or (folder / "config.json").is_file():
+    if not folder.is_dir():
+        return f"it is a file; give the folder that holds it, such as {folder.parent}"
+    if (folder / "config.json").is_file():
         return ""
     if files := sorted(folder.glob("*.gguf")):
         return (
@@ -190,7 +199,11 @@ def _find_folder_fault(folder: Path) -> str:
     if places:
         text = " or ".join(map(str, places))
         return f"it is the folder of a run, not of a model: set policy.path to {text}"
-    return ""
+    if (folder / "config.yaml").is_file():
+        return "it is the folder of a run that has no policy yet; resume that run with --resume"
+    if (folder / "adapter_config.json").is_file():
+        return "it holds adapters alone; merge them into the model they were trained on"
+    return "it has no config.json"
 
 
 def _explain_make(model: PackagedModel) -> str:

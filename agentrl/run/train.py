@@ -168,13 +168,18 @@ def train(
         return run_to_the_end(_train(config, *parts, resume=resume, cut_damaged=cut_damaged))
 
 
-def warmstart(config: RunConfig, *, progress: RunProgress | None = None) -> Path:
-    """Make the first policy of `config` and no more; return its Hugging Face folder."""
+def warmstart(
+    config: RunConfig, *, resume: bool = False, progress: RunProgress | None = None
+) -> Path:
+    """Make the first policy of `config` and no more; return its Hugging Face folder.
+
+    `resume` goes on in the folder of one that was interrupted; a warm start begins anew there.
+    """
     progress = progress or SilentProgress()
     check_training(config, progress.say)
     set_thread_count(config.run.threads)
     place = config.run.folder / config.run.name
-    with first_disk_error(place), RunFolder.open(config, resume=False) as folder:
+    with first_disk_error(place), RunFolder.open(config, resume=resume) as folder:
         summary = RunSummary(folder.summary)
         run_to_the_end(_build_initial_policy(config, folder, summary, progress))
         return folder.policy

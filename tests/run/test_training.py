@@ -139,6 +139,21 @@ def test_a_warm_start_computes_as_the_learn_section_says(
     assert not all(digits), "the policy is as exact as policy.dtype"
 
 
+def test_a_made_policy_is_saved_in_its_type(tmp_path: Path) -> None:
+    policy = warmstart(load_config(config_file(tmp_path), {"policy.dtype": "bfloat16"}))
+    weights = load_file(policy / "model.safetensors")
+    assert {weight.dtype for weight in weights.values()} == {torch.bfloat16}
+
+
+def test_a_warm_start_goes_on_in_the_folder_of_one_that_was_killed(tmp_path: Path) -> None:
+    config = load_config(config_file(tmp_path))
+    folder = warmstart(config).parent
+    shutil.rmtree(folder / "policy")  # as `kill -9` leaves it
+    with pytest.raises(ConfigError, match="already holds a run; resume it with --resume"):
+        warmstart(config)
+    assert (warmstart(config, resume=True) / "model.safetensors").is_file()
+
+
 @pytest.mark.parametrize(
     "learn",
     [{}, {"lora": {"rank": 4}, "ema": {"decay": 0.5}, "gradient_checkpointing": True}],

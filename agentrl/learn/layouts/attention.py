@@ -218,7 +218,7 @@ def _refuse_what_changes_scores(module: torch.nn.Module, options: dict[str, Any]
         if options.get(name) is not None:
             raise ConfigError(
                 f"{type(module).__name__} modifies attention with {name}, which rows with shared "
-                "prefixes do not support; set learn.layout: padded"
+                "prefixes do not support"
             )
 
 

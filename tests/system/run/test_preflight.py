@@ -1,6 +1,7 @@
 """What a machine lacks is said before anything heavy is imported, and in one sentence."""
 
 import contextlib
+import errno
 import os
 import socket
 import subprocess
@@ -528,12 +529,43 @@ def test_the_folder_of_a_run_is_told_from_that_of_its_policies(tmp_path: Path) -
     assert not check_policy(str(last))
 
 
+@pytest.mark.parametrize(
+    ("files", "path", "said"),
+    [
+        (["model/x"], "model", "it has no config.json"),
+        (["model/config.yaml"], "model", "it is the folder of a run that has no policy yet; "),
+        (["model/adapter_config.json"], "model", "it holds adapters alone; "),
+        (["model/config.json"], "model/config.json", "it is a file; give the folder that "),
+        ([], "", "that names nothing"),
+    ],
+)
+def test_a_path_that_holds_no_model_is_told_at_once(
+    files: list[str], path: str, said: str, tmp_path: Path
+) -> None:
+    for name in files:
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    assert check_policy(str(tmp_path / path) if path else "").startswith(said)
+
+
+def test_a_link_to_nothing_and_a_folder_one_may_not_read_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "link").symlink_to("gone")
+    assert check_policy(str(tmp_path / "link")) == "it is a link to gone, which does not exist"
+
+    def refuse(path: Path) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_file", refuse)
+    assert check_policy(str(tmp_path)) == "it cannot be read (Permission denied)"
+
+
 def test_a_folder_that_is_missing_is_told_with_its_neighbours(tmp_path: Path, root: Path) -> None:
     for name in ("qwen-small", "qwen-large", "other"):
         (tmp_path / "models" / name).mkdir(parents=True)
     said = check_policy(str(tmp_path / "models" / "qwen-smal"))
     assert said.startswith("there is no such folder; similar folders are qwen-small")
-    assert not check_policy(str(tmp_path / "models" / "other"))
     config = load_config(
         root / "configs" / "quickstart.yaml",
         {"policy.make": None, "policy.path": "./models/nope"},

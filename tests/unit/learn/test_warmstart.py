@@ -7,13 +7,17 @@
 - rows drawn with replacement: epoch test; seed ignored: determinism test
 - precision: not rounded, masters rounded or not published, hooks left, frozen weights rounded, the
   type of the model not given back: tests of precision
+- what is left of it: layers that train or recompute, gradients; an infinite last update told of
+  none: tests of what it leaves, and of the last update
 - conversion: actions masked out, answers learnt, trailing answers kept: golden demonstration
 - recordings: open schema, bad line without its number, minimum_reward inverted: file tests
 """
 
 import json
 import math
+from codecs import BOM_UTF8
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -178,6 +182,45 @@ def test_layers_that_are_recomputed_learn_the_same() -> None:
     assert all(torch.equal(one, other) for one, other in pairs)
     assert calls.count(True) == 2 * section.steps, "the backward pass calls it again"
     assert not layer.training
+
+
+class Interrupted(Exception):
+    """Raised between two steps."""
+
+
+@pytest.mark.parametrize("is_interrupted", [False, True])
+def test_a_warm_start_leaves_nothing_of_itself_at_the_model(is_interrupted: bool) -> None:
+    model = small()
+    model(input_ids=torch.tensor([[2, 7]])).logits.sum().backward()
+
+    def on_step(step: int, loss: float, tokens: int) -> None:
+        if is_interrupted:
+            raise Interrupted
+
+    section = WarmstartSection(steps=2, batch_size=8, warmup_steps=0)
+    learn = LearnSection(gradient_checkpointing=True)
+    with pytest.raises(Interrupted) if is_interrupted else nullcontext():
+        warmstart(model, copying(64), section, seed=0, learn=learn, on_step=on_step)
+    assert not any(module.training for module in model.modules())
+    assert not any(getattr(m, "gradient_checkpointing", False) for m in model.modules())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_gradients_of_before_are_not_learnt() -> None:
+    section = WarmstartSection(steps=1, batch_size=8, warmup_steps=0)
+    fresh, used = small(), small()
+    used(input_ids=torch.tensor([[2, 7]])).logits.sum().backward()
+    for model in (fresh, used):
+        warmstart(model, copying(64), section, seed=0)
+    pairs = zip(weights(fresh), weights(used), strict=True)
+    assert all(torch.equal(one, other) for one, other in pairs)
+
+
+@pytest.mark.parametrize("precision", get_args(Precision))
+def test_a_last_update_that_makes_infinite_weights_is_an_error(precision: Precision) -> None:
+    section = WarmstartSection(steps=1, batch_size=8, learning_rate=1e39, warmup_steps=0)
+    with pytest.raises(LearnError, match=r"not finite; lower warmstart.learning_rate=1e\+39"):
+        warmstart(small(), copying(64), section, seed=0, learn=LearnSection(precision=precision))
 
 
 def test_frozen_weights_keep_every_digit_through_a_rounded_warm_start() -> None:
@@ -490,5 +533,25 @@ def test_a_broken_line_and_a_missing_file_are_errors(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is not a file"):
         read_recordings(path)
     path.write_text('{"messages": ')
-    with pytest.raises(ConfigError, match="line 1: : Invalid JSON"):
+    with pytest.raises(ConfigError, match="line 1: Invalid JSON"):
         read_recordings(path)
+
+
+def test_a_recording_that_is_not_utf_8_names_its_line_and_a_mark_before_it_is_none(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "own.jsonl"
+    line = json.dumps(LINE, ensure_ascii=False).encode()
+    path.write_bytes(BOM_UTF8 + line + b"\n")
+    assert [*read_recordings(path)] == [ConversationRecording.model_validate(LINE)]
+    path.write_bytes(line + b"\n" + line.replace(b"reward", b"rew\xe9rd") + b"\n")
+    with pytest.raises(ConfigError, match=r"own\.jsonl, line 2: Invalid JSON"):
+        read_recordings(path)
+
+
+def test_a_turn_with_many_answers_is_read_in_one_go() -> None:
+    """Copied for each of them, they took minutes."""
+    entries = [*LINE["messages"], *({"role": "user", "content": "no"} for _ in range(100_000))]
+    recording = ConversationRecording.model_validate(LINE | {"messages": entries})
+    turns = DemonstrationTurns.from_recording(recording, "long").turns
+    assert len(turns[-1][1]) == 100_001

@@ -486,11 +486,11 @@ def test_a_model_that_read_a_tree_is_itself_for_everyone_else() -> None:
 def test_models_that_would_compute_something_else_are_refused(name: Any) -> None:
     layout = LAYOUTS[name](EVERYTHING)
     check_layout(model_of(), layout)
-    with pytest.raises(ConfigError, match=r"modifies attention with softcap.*learn.layout: padded"):
-        check_layout(
-            large(Gemma2ForCausalLM(made(Gemma2Config, attn_implementation="eager"))),
-            layout,
-        )
+    for key in ("learn.layout: padded", "warmstart.layout: padded"):
+        capped = large(Gemma2ForCausalLM(made(Gemma2Config, attn_implementation="eager")))
+        said = rf"modifies attention with softcap, which rows .* do not support; set {key}$"
+        with pytest.raises(ConfigError, match=said):
+            check_layout(capped, layout, way_out=key)
     recurrent = MambaConfig(vocab_size=VOCABULARY, hidden_size=16, num_hidden_layers=2)
     model = large(MambaForCausalLM(recurrent))
     with pytest.raises(ConfigError, match=r"MambaForCausalLM.*learn.layout: padded"):

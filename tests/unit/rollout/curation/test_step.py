@@ -204,7 +204,7 @@ def test_a_success_too_old_is_not_lent() -> None:
         CurationRules(filter=DynamicSamplingFilter(), pool=SuccessPool(max_age=3)), tasks=2
     )
     play_step(who, 2, by_step, version=0)
-    with pytest.raises(NothingToLearn, match="^step 2 dropped 20 groups that cannot train"):
+    with pytest.raises(NothingToLearn, match=r"^step 2 dropped 20 groups that cannot train"):
         play_step(who, 2, by_step, version=4)
 
 
