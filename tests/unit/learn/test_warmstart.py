@@ -216,6 +216,16 @@ def test_gradients_of_before_are_not_learnt() -> None:
     assert all(torch.equal(one, other) for one, other in pairs)
 
 
+def test_a_gradient_that_is_not_finite_ends_the_warm_start_and_is_gone() -> None:
+    model = small()
+    with torch.no_grad():
+        model.get_input_embeddings().weight[2] = torch.nan
+    section = WarmstartSection(steps=2, batch_size=8, warmup_steps=0)
+    with pytest.raises(LearnError, match="the gradient norm of warm-start step 1 is nan; lower"):
+        warmstart(model, copying(64), section, seed=0)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
 @pytest.mark.parametrize("precision", get_args(Precision))
 def test_a_last_update_that_makes_infinite_weights_is_an_error(precision: Precision) -> None:
     section = WarmstartSection(steps=1, batch_size=8, learning_rate=1e39, warmup_steps=0)
