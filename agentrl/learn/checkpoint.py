@@ -36,7 +36,7 @@ from agentrl.errors import ConfigError, LearnError
 from agentrl.learn.randomness import random_state
 from agentrl.learn.trainer import PolicyTrainer
 from agentrl.models.quiet import no_bars
-from agentrl.runtime.atomic_files import disk_advice, load_json, sync_folder, sync_path
+from agentrl.runtime.atomic_files import apply_umask, disk_advice, load_json, sync_folder, sync_path
 
 FORMAT = 1
 """Format version of the folder; raised when an older reader would misread it."""
@@ -96,6 +96,7 @@ class CheckpointManager:
             for name, data in files.items():
                 (partial / name).write_bytes(data)
             _write_json(partial / "manifest.json", _manifest(partial, trainer.identity))
+            apply_umask(partial)
             sync_folder(partial)
             _replace(partial, final)
         for old in _checkpoints(self.folder)[: -self.keep]:

@@ -130,12 +130,25 @@ def new_folder(path: Path) -> Generator[Path]:
     shutil.rmtree(partial, ignore_errors=True)
     try:
         yield partial
+        apply_umask(partial)
         sync_folder(partial)
         partial.rename(path)
         sync_path(path.parent)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
+
+
+def apply_umask(folder: Path) -> None:
+    """Give the files of a folder the rights that this process gives to new ones.
+
+    safetensors 0.8 writes for the owner alone, and a server may be another user.
+    """
+    status = Path("/proc/self/status").read_text()
+    (umask,) = (line.split()[1] for line in status.splitlines() if line.startswith("Umask:"))
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            path.chmod(0o666 & ~int(umask, 8))
 
 
 def sync_folder(folder: Path) -> None:

@@ -7,6 +7,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from agentrl.errors import ConfigError
+from agentrl.runtime.atomic_files import apply_umask
 from agentrl.weight_sync.adapters import AdapterWeights
 
 FILE, SETTINGS, PREFIX = "adapter_model.safetensors", "adapter_config.json", "base_model.model."
@@ -50,4 +51,5 @@ def write_adapter(weights: AdapterWeights, folder: Path) -> None:
     partial.mkdir(parents=True)
     save_file(tensors, partial / FILE)
     (partial / SETTINGS).write_text(json.dumps(settings))
+    apply_umask(partial)
     partial.rename(folder)

@@ -31,6 +31,17 @@ from benchmarks.store import play_group
 from tests.support.scripted_store import ScriptedStore
 
 
+def test_the_files_of_a_folder_have_the_rights_of_new_ones(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.touch(mode=0o600)
+    with new_folder(tmp_path / "made") as partial:
+        (partial / "below").mkdir(parents=True)
+        (partial / "below" / "weights").touch(mode=0o600)
+        (partial / "below" / "link").symlink_to(secret)
+    assert (tmp_path / "made" / "below" / "weights").stat().st_mode & 0o777 == 0o644
+    assert secret.stat().st_mode & 0o777 == 0o600
+
+
 def test_a_folder_is_on_the_disk_before_it_appears(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
