@@ -85,7 +85,7 @@ CASES: Mapping[str, Case] = {
         rollout={"rollout.concurrency": "32", "rollout.reset_s": "180"},
         gentler={"warmstart.learning_rate": "5e-5", "warmstart.warmup_steps": "2"},
         record=500,
-        supervised_steps=16,
+        supervised_steps=8,
         place="on pages",
     ),
 }
