@@ -2,8 +2,9 @@
 
 Every cell is `agentrl train configs/smollm2/NAME.yaml` with one seed, in a process of its own, and
 is meant for two cores that do nothing else. First `agentrl model get smollm2-135m`; for `program`
-`pip install openai-agents` into the interpreter that `python` is, and for `miniwob` Chromium. The
-methods on `wiki` share their warm start per seed, and are evaluated every 4 steps.
+`pip install openai-agents` into the interpreter that `python` is, for `miniwob` Chromium, and for
+`desktop` the programs of docs/gui.md. The methods on `wiki` share their warm start per seed, and
+are evaluated every 4 steps.
 
 What is finished is kept in `--folder`; a further call resumes what was stopped and goes on with the
 rest. `--only reasoning wiki --seeds 0` runs a part. The tables of docs/results.md are printed last.
@@ -61,12 +62,13 @@ PROOFS: Mapping[str, Proof] = {
     "reasoning": Proof(config="reasoning", keys={}),
     "program": Proof(config="program", keys={}),
     "miniwob": Proof(config="miniwob", keys={}),
+    "desktop": Proof(config="desktop", keys={}),
     **{
         f"wiki, {method}": Proof(config="wiki", keys={"evaluate.every": "4", **keys})
         for method, keys in METHODS.items()
     },
 }
-MIXED = ("reasoning", "program", "miniwob")
+MIXED = ("reasoning", "program", "miniwob", "desktop")
 """Proofs with several families of tasks, which have a table of their own."""
 
 
