@@ -34,7 +34,7 @@ from agentrl.models.folders import load_model, load_tokenizer, make_model
 from agentrl.task import Task
 from agentrl.trajectory import Finished, Leaf, Node, Tree
 from tests.support.learning import save
-from tests.support.rights import readable_by_all
+from tests.support.rights import has_rights_of_new_files
 
 CONFIG = LearnSection(
     minibatches=2, optimizer=AdamWSection(learning_rate=1e-2, weight_decay=0.01, warmup_steps=3)
@@ -171,7 +171,7 @@ def test_the_average_is_saved_as_a_policy_too(tmp_path: Path) -> None:
     trainer = trainer_of(ema=EmaSection(decay=0.7), lora=LoraSection(rank=2))
     run(trainer, 2)
     made = save(tmp_path, trainer)
-    assert readable_by_all(made)
+    assert has_rights_of_new_files(made)
     judged = load_model(made / "ema", dtype="float32", device="cpu").state_dict()
     assert_equal(dict(judged), trainer.evaluation_weights())
     assert not torch.equal(

@@ -37,7 +37,7 @@ from tests.support.completions_server import (
     weights,
 )
 from tests.support.engine_models import tiny
-from tests.support.rights import readable_by_all
+from tests.support.rights import has_rights_of_new_files
 
 
 async def test_requests_in_flight_go_on_under_new_weights(tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_peft_reads_the_folder(tmp_path: Path) -> None:
     merged = copy.deepcopy(model)
     merged.load_state_dict(dict(whole))
     write_adapter(whole, tmp_path / "adapter")
-    assert readable_by_all(tmp_path / "adapter")
+    assert has_rights_of_new_files(tmp_path / "adapter")
     read = PeftModel.from_pretrained(copy.deepcopy(model), str(tmp_path / "adapter"))
     ids = torch.arange(12).unsqueeze(0)
     with torch.no_grad():
