@@ -2,8 +2,11 @@
 
 import errno
 import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -146,6 +149,25 @@ def _is_key_option(argument: str) -> bool:
     return argument.startswith("--") and "." in name and name.partition(".")[0].isidentifier()
 
 
+@contextmanager
+def _sigterm_as_ctrl_c() -> Generator[None]:
+    """Stop as cleanly when a scheduler or a container runtime asks as when a person does."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    of_ctrl_c = signal.getsignal(signal.SIGINT)
+    if of_ctrl_c is signal.SIG_IGN:
+        # What a script starts in the background ignores it, and would ignore what we make of it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGINT, of_ctrl_c)
+
+
 def main() -> None:
     """Run a command, the working folder importable; exit 2 for an error raised on purpose."""
     arguments = sys.argv[1:]
@@ -172,7 +194,8 @@ def main() -> None:
         )
         sys.exit(2)
     try:
-        app(arguments, prog_name="agentrl")
+        with _sigterm_as_ctrl_c():
+            app(arguments, prog_name="agentrl")
     except AgentrlError as error:
         if debug:
             raise

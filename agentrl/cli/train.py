@@ -1,12 +1,10 @@
 """`agentrl train`."""
 
 import shlex
-import signal
 import sys
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -56,23 +54,12 @@ def train(
         return
     config = load_config(config_file, overrides or ())
     folder = config.run.folder / config.run.name
-    try:
-        with _sigterm_as_ctrl_c(), watch() as progress:
-            progress.say(f"{config.env.id}, {config.run.steps} steps, in {folder}")
-            check_training(config, say=lambda _: None)  # `train` does so too, seconds later
-            from agentrl.run import train
+    with tell_resume("train", config_file, overrides or (), folder), watch() as progress:
+        progress.say(f"{config.env.id}, {config.run.steps} steps, in {folder}")
+        check_training(config, say=lambda _: None)  # `train` does so too, seconds later
+        from agentrl.run import train
 
-            result = train.train(config, progress=progress, resume=resume, cut_damaged=cut_damaged)
-    except KeyboardInterrupt:
-        if not folder.exists():
-            show_text(f"stopped before {folder} was created; there is nothing to resume", err)
-            raise typer.Exit(130) from None
-        command = "the same command with --resume"
-        if launch is None:
-            words = [program(), "train", str(config_file), *(overrides or ()), "--resume"]
-            command = shlex.join(words)
-        show_text(f"stopped; to resume {folder}, run {command}", err)
-        raise typer.Exit(130) from None
+        result = train.train(config, progress=progress, resume=resume, cut_damaged=cut_damaged)
     if as_json:
         show_json(result)
     else:
@@ -80,22 +67,21 @@ def train(
 
 
 @contextmanager
-def _sigterm_as_ctrl_c() -> Generator[None]:
-    """Stop as cleanly when a scheduler or a container runtime asks as when a person does."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        signal.raise_signal(signal.SIGINT)
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    of_ctrl_c = signal.getsignal(signal.SIGINT)
-    if of_ctrl_c is signal.SIG_IGN:
-        # What a script starts in the background ignores it, and would ignore what we make of it.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+def tell_resume(
+    command: str, config_file: Path, overrides: Sequence[str], folder: Path
+) -> Generator[None]:
+    """Show how a run is resumed that is stopped in this block, and exit with 130."""
     try:
         yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-        signal.signal(signal.SIGINT, of_ctrl_c)
+    except KeyboardInterrupt:
+        if not folder.exists():
+            show_text(f"stopped before {folder} was created; there is nothing to resume", err)
+            raise typer.Exit(130) from None
+        words = "the same command with --resume"
+        if TorchrunLaunch.read() is None:
+            words = shlex.join([program(), command, str(config_file), *overrides, "--resume"])
+        show_text(f"stopped; to resume {folder}, run {words}", err)
+        raise typer.Exit(130) from None
 
 
 def show(result: "TrainingResult") -> None:

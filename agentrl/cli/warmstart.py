@@ -7,6 +7,7 @@ import typer
 from agentrl.cli.arguments import ConfigFile, Overrides
 from agentrl.cli.console import show_text
 from agentrl.cli.progress import watch
+from agentrl.cli.train import tell_resume
 from agentrl.runtime.extras import check_installed
 
 
@@ -16,15 +17,19 @@ def warmstart(
     *,
     resume: Annotated[
         bool,
-        typer.Option(show_default=False, help="Begin anew in the folder of one that was killed."),
+        typer.Option(show_default=False, help="Go on with one that was interrupted."),
     ] = False,
 ) -> None:
-    """Train the warm-started policy of a config and stop."""
+    """Train the warm-started policy of a config and stop.
+
+    Ctrl-C stops cleanly; --resume goes on from there.
+    """
     check_installed("agentrl warmstart", "torch", "transformers")
     from agentrl.config.load import load_config
     from agentrl.run import train
 
     config = load_config(config_file, overrides or ())
-    with watch() as progress:
+    place = config.run.folder / config.run.name
+    with tell_resume("warmstart", config_file, overrides or (), place), watch() as progress:
         folder = train.warmstart(config, resume=resume, progress=progress)
     show_text(f"the policy is in {folder}; train from it with policy.path={folder}")

@@ -1,9 +1,10 @@
 """Supervised training on demonstrations: RL teaches nothing to a policy that never succeeds."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -13,12 +14,13 @@ from transformers import PreTrainedModel
 
 from agentrl.config.learn import LearnSection
 from agentrl.config.run import UNTIL_STEPS, WarmstartSection
-from agentrl.errors import LearnError
+from agentrl.errors import CancelledRollout, LearnError
 from agentrl.learn.aggregate import LossDenominators, aggregate
 from agentrl.learn.layouts import LAYOUTS
 from agentrl.learn.layouts.probe import check_layout
 from agentrl.learn.sequence_layout import MaskedTokens, SequenceLayout
 from agentrl.learn.token_logprobs import head_is_plain, score
+from agentrl.learn.warmstart_file import WarmstartFile, WarmstartPosition, fingerprint
 from agentrl.message import ImageSpan
 from agentrl.models.folders import recompute_layers, restore_layers
 from agentrl.models.out_of_memory import explain_out_of_memory
@@ -84,8 +86,10 @@ def warmstart(
     *,
     seed: int,
     learn: LearnSection | None = None,
+    on_start: Callable[[int], None] = lambda done: None,
     on_step: OnStep = lambda step, loss, tokens: None,
     images: ImageProcessor | None = None,
+    file: Path | None = None,
 ) -> WarmstartSummary:
     """Train `model` in place on the tokens under the masks; the same result for the same seed.
 
@@ -94,7 +98,13 @@ def warmstart(
     however they are split. With `until_loss` it ends before the last step where the loss came down
     to that, at whatever rate it had. `learn` (by default as it is by itself) has the precision,
     the tokens of a pass, and whether layers are recomputed; in the end the model has its own type
-    again. Raises `LearnError` if a gradient is not finite.
+    again.
+
+    `on_start` is told how many steps were done before. A `CancelledRollout` of `on_step` interrupts
+    it: with a `file`, which is written then and about once a minute, the same call later goes on
+    there, with the same result.
+
+    Raises `LearnError` if a gradient is not finite, or `file` is damaged.
     """
     if not demonstrations:
         raise LearnError(
@@ -108,8 +118,6 @@ def warmstart(
     learn = learn or LearnSection()
     cache = None if images is None else EncoderCache(images)
     layout = LAYOUTS[section.layout](learn.micro_batch_tokens, cache)
-    losses: list[float] = []
-    trained = 0
     with (
         explain_out_of_memory(LearnError, "the warm start", WAY_OUT),
         restore_layers(model),
@@ -119,14 +127,34 @@ def warmstart(
             recompute_layers(model)
         check_layout(model, layout, way_out="warmstart.layout: padded")
         supervised = _Supervised(model, masters, section, layout)
+        saved = before = None
+        if file is not None:
+            made_of = fingerprint(rows, section, learn, seed=seed, weights=supervised.weights)
+            saved = WarmstartFile(path=file, fingerprint=made_of)
+            before = saved.read(supervised.load_state)
+        losses = [] if before is None else [*before.losses]
+        trained = 0 if before is None else before.trained_tokens
+        done = len(losses)
+        on_start(done)
         for step, indices in enumerate(_choices(len(rows), section, seed=seed), start=1):
+            if step <= done:
+                continue
+            if _has_learnt(losses, section.until_loss):
+                break
             with nullcontext() if cache is None else cache.batch():
                 loss, tokens = supervised.step(step, [rows[i] for i in indices])
             losses.append(loss)
             trained += tokens
-            on_step(step, loss, tokens)
-            if _has_learnt(losses, section.until_loss):
-                break
+            interrupted = False
+            try:
+                on_step(step, loss, tokens)
+            except CancelledRollout:
+                interrupted = True
+                raise
+            finally:
+                if saved is not None and (interrupted or saved.is_due):
+                    position = WarmstartPosition(losses=losses, trained_tokens=trained)
+                    saved.write(position, supervised.state())
         supervised.check_weights()
     has_target = section.until_loss is not None
     last = losses[-(UNTIL_STEPS if has_target else math.ceil(len(losses) / 10)) :]
@@ -170,9 +198,9 @@ class _Supervised:
         self._layout = layout
         self._head_at_positions = head_is_plain(model)
         self._masters = masters
-        self._weights = [master.weight for master in masters]
+        self.weights = [master.weight for master in masters]
         self._adamw = torch.optim.AdamW(
-            self._weights,
+            self.weights,
             lr=section.learning_rate,
             betas=BETAS,
             weight_decay=section.weight_decay,
@@ -186,7 +214,7 @@ class _Supervised:
             loss = self._loss([rows[i] for i in indices], counts)
             loss.backward()
             total += loss.detach()
-        norm = torch.nn.utils.clip_grad_norm_(self._weights, self._section.max_grad_norm)
+        norm = torch.nn.utils.clip_grad_norm_(self.weights, self._section.max_grad_norm)
         if not norm.isfinite():
             raise LearnError(
                 f"the gradient norm of warm-start step {step} is {float(norm)}; "
@@ -200,9 +228,28 @@ class _Supervised:
             master.publish()
         return float(total), counts.tokens
 
+    def state(self) -> dict[str, Tensor]:
+        """Return the weights and the optimiser's state as `<kind>.<number>`; no copies."""
+        tensors: dict[str, Tensor] = {}
+        for number, weight in enumerate(self.weights):
+            parts = {"weight": weight.detach(), **self._adamw.state[weight]}
+            tensors |= {f"{kind}.{number}": tensor for kind, tensor in parts.items()}
+        return tensors
+
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take over what `state` returned."""
+        for number, (master, weight) in enumerate(zip(self._masters, self.weights, strict=True)):
+            with torch.no_grad():
+                weight.copy_(tensors[f"weight.{number}"])
+            master.publish()
+            self._adamw.state[weight] = {
+                kind: tensors[f"{kind}.{number}"].to(weight.device)
+                for kind in ("step", "exp_avg", "exp_avg_sq")
+            }
+
     def check_weights(self) -> None:
         """Raise `LearnError` if a weight is not finite: no gradient tells of the last update."""
-        if not all(bool(weight.isfinite().all()) for weight in self._weights):
+        if not all(bool(weight.isfinite().all()) for weight in self.weights):
             raise LearnError(
                 "the last update of the warm start made weights that are not finite; lower "
                 f"warmstart.learning_rate={self._section.learning_rate}"

@@ -58,6 +58,7 @@ class RunFolder:
         self.metrics = path / "metrics.jsonl"
         self.summary = path / "summary.json"
         self.policy = path / "policy"
+        self.warmstart = path / "warmstart.safetensors"
         self.checkpoints = path / "checkpoints"
         self.store = path / "store"
         self._lock: int | None = lock
@@ -108,7 +109,7 @@ class RunFolder:
         wrong = kind is not None and issubclass(kind, AgentrlError)
         if wrong and self.path in self._made and not (self.policy.exists() or self._has_steps):
             with suppress(OSError):
-                for file in (self.config, self.environment, self.summary):
+                for file in (self.config, self.environment, self.summary, self.warmstart):
                     file.unlink(missing_ok=True)
             self._release(keep_file=False)
             _remove_empty(self._made)

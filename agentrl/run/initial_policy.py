@@ -6,6 +6,7 @@ that is resumed finds it there.
 
 import gc
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -31,7 +32,7 @@ from agentrl.run.policy_model import (
 )
 from agentrl.run.summary import RunSummary
 from agentrl.runtime.atomic_files import new_folder
-from agentrl.runtime.progress import RunProgress
+from agentrl.runtime.progress import ProgressPhase, RunProgress
 from agentrl.runtime.seeds import derive
 from agentrl.runtime.threads import run_in_stoppable_thread
 
@@ -48,6 +49,8 @@ class InitialPolicyBuilder:
 
     config: RunConfig
     folder: Path
+    interrupted: Path
+    """Where a warm start that is interrupted leaves how far it came."""
     make_env: Callable[[], Env]
     summary: RunSummary
     progress: RunProgress
@@ -61,6 +64,7 @@ class InitialPolicyBuilder:
             with new_folder(self.folder) as partial:
                 policy = await self._make(partial)
                 save_policy(policy, partial)
+            self.interrupted.unlink(missing_ok=True)
             # Before it is loaded again: a device that holds one model may not hold two.
             del policy
             gc.collect()
@@ -177,12 +181,23 @@ class InitialPolicyBuilder:
 
         context_tokens = self.config.engine.context_tokens
         rows = demonstrations(shown, policy.chat, context_tokens=context_tokens)
-        with self.progress.phase("warm start", total=section.steps) as phase:
+        with ExitStack() as stack:
+            phase: ProgressPhase | None = None
+
+            def on_start(done: int) -> None:
+                nonlocal phase
+                if self.interrupted.exists() and not done:
+                    self.progress.say(
+                        "warm start: it begins anew, for its demonstrations are not those of before"
+                    )
+                begun = self.progress.phase("warm start", total=section.steps, done=done)
+                phase = stack.enter_context(begun)
 
             def on_step(step: int, loss: float, tokens: int) -> None:
+                assert phase is not None
+                phase.advance(1, {"loss": loss})
                 if stop.is_set():
                     raise CancelledRollout("the warm start was interrupted")
-                phase.advance(1, {"loss": loss})
 
             result = warmstart(
                 policy.model,
@@ -190,8 +205,10 @@ class InitialPolicyBuilder:
                 section,
                 seed=derive(self.config.run.seed, "warm start"),
                 learn=self.config.learn,
+                on_start=on_start,
                 on_step=on_step,
                 images=policy.images,
+                file=self.interrupted,
             )
         times = result.steps * min(section.batch_size, len(rows)) / len(rows)
         by_heart = find_memorised(demonstrations=len(rows), times=times, loss=result.last_loss)

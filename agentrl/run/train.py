@@ -173,7 +173,7 @@ def warmstart(
 ) -> Path:
     """Make the first policy of `config` and no more; return its Hugging Face folder.
 
-    `resume` goes on in the folder of one that was interrupted; a warm start begins anew there.
+    `resume` goes on in the folder of one that was interrupted.
     """
     progress = progress or SilentProgress()
     check_training(config, progress.say)
@@ -193,6 +193,7 @@ async def _build_initial_policy(
             first = InitialPolicyBuilder(
                 config=config,
                 folder=folder.policy,
+                interrupted=folder.warmstart,
                 make_env=build.build_env_factory(config),
                 summary=summary,
                 progress=progress,

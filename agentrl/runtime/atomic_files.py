@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from agentrl.errors import AgentrlError, ConfigError
 
@@ -58,8 +58,15 @@ def write_text(path: Path, text: str) -> None:
 
 def write_bytes(path: Path, data: bytes) -> None:
     """Write a file as `write_text` does."""
-    with _replacing(path) as partial, partial.open("wb") as file:
+    with replaced_file(path) as file:
         file.write(data)
+
+
+@contextmanager
+def replaced_file(path: Path) -> Generator[BinaryIO]:
+    """Give a file to write that takes the place of `path` once the block ended well."""
+    with _replacing(path) as partial, partial.open("wb") as file:
+        yield file
         file.flush()
         os.fsync(file.fileno())
 
