@@ -40,6 +40,7 @@ from agentrl.errors import ConfigError
 from agentrl.message import Content, Image, Message, ToolCall
 from agentrl.runtime.atomic_files import lines_file, name_disk_errors, write_bytes
 from agentrl.runtime.image_files import ENDINGS
+from agentrl.runtime.json_limits import check_json
 
 VERSION = 2
 """Version of the format. 1 had neither files nor places."""
@@ -56,6 +57,13 @@ class RecordedCall(_Closed):
     id: str
     name: str
     arguments: dict[str, Any]
+
+    @field_validator("arguments")
+    @classmethod
+    def _check_arguments(cls, arguments: dict[str, Any]) -> dict[str, Any]:
+        """A policy that learns to write what is no JSON is refused when it does."""
+        check_json(arguments)
+        return arguments
 
 
 class RecordedImage(_Closed):
@@ -371,5 +379,6 @@ def _parse_lines(path: Path) -> Iterator[ConversationRecording]:
                 every = error.errors()
                 detail = next((one for one in every if one["type"] != "string_type"), every[0])
                 where = "".join(f"{part}." for part in detail["loc"])[:-1]
-                text = f"{where}: {detail['msg']}" if where else detail["msg"]
+                fault = detail["msg"].removeprefix("Value error, ")
+                text = f"{where}: {fault}" if where else fault
                 raise ConfigError(f"{path}, line {number}: {text}") from error

@@ -43,6 +43,10 @@ DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/dxg"), Path("/dev/kfd"))
 """Device files of GPU drivers: NVIDIA's, WSL's and AMD's."""
 RANK_BYTES = 2**28
 """Memory of a rank before its model: the imports of torch and transformers."""
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+LFS_POINTER_BYTES = 1024
+TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model", "*.tiktoken", "tekken.json")
+"""Files of which every model's folder has one at least."""
 _WAY = {
     True: "start the server there, or name another server",
     False: "set it to the server's key, or set engine.endpoint.key_variable to another variable",
@@ -187,7 +191,7 @@ def _find_folder_fault(folder: Path) -> str:
     if not folder.is_dir():
         return f"it is a file; give the folder that holds it, such as {folder.parent}"
     if (folder / "config.json").is_file():
-        return ""
+        return _find_file_fault(folder)
     if files := sorted(folder.glob("*.gguf")):
         return (
             "it holds GGUF files and no config.json: set policy.path to one of them, such as "
@@ -204,6 +208,16 @@ def _find_folder_fault(folder: Path) -> str:
     if (folder / "adapter_config.json").is_file():
         return "it holds adapters alone; merge them into the model they were trained on"
     return "it has no config.json"
+
+
+def _find_file_fault(folder: Path) -> str:
+    files = [path for path in sorted(folder.iterdir()) if path.is_file()]
+    for path in files:
+        if path.stat().st_size <= LFS_POINTER_BYTES and path.read_bytes().startswith(LFS_POINTER):
+            return f"its {path.name} is a pointer of Git LFS: run git lfs pull in the folder"
+    if not any(path.match(pattern) for path in files for pattern in TOKENIZER_FILES):
+        return "it has no tokenizer: copy that of the model into it (tokenizer.json and others)"
+    return ""
 
 
 def _explain_make(model: PackagedModel) -> str:

@@ -178,6 +178,7 @@ def warmstart(
     progress = progress or SilentProgress()
     check_training(config, progress.say)
     set_thread_count(config.run.threads)
+    check_adapters(config)
     place = config.run.folder / config.run.name
     with first_disk_error(place), RunFolder.open(config, resume=resume) as folder:
         summary = RunSummary(folder.summary)

@@ -1,6 +1,7 @@
 """A warm start that is killed or stopped goes on with `--resume`, to the same weights.
 
-Mutants seen caught: MUTANTS
+Mutants seen caught: written only when it is interrupted; no file given; the file left where the
+policy is; SIGTERM as the kernel takes it.
 """
 
 import os

@@ -521,7 +521,8 @@ def test_an_endpoint_where_nobody_listens_is_told_at_once(root: Path) -> None:
 def test_the_folder_of_a_run_is_told_from_that_of_its_policies(tmp_path: Path) -> None:
     for name in ("policy", "checkpoints/step-000004", "checkpoints/step-000012"):
         (tmp_path / name).mkdir(parents=True)
-        (tmp_path / name / "config.json").write_text("{}")
+        for file in ("config.json", "tokenizer.json"):
+            (tmp_path / name / file).write_text("{}")
     last = tmp_path / "checkpoints" / "step-000012"
     said = "it is the folder of a run, not of a model: set policy.path to "
     assert check_policy(str(tmp_path)) == f"{said}{tmp_path / 'policy'} or {last}"
@@ -536,6 +537,7 @@ def test_the_folder_of_a_run_is_told_from_that_of_its_policies(tmp_path: Path) -
         (["model/config.yaml"], "model", "it is the folder of a run that has no policy yet; "),
         (["model/adapter_config.json"], "model", "it holds adapters alone; "),
         (["model/config.json"], "model/config.json", "it is a file; give the folder that "),
+        (["model/config.json"], "model", "it has no tokenizer: copy that of the model into it"),
         ([], "", "that names nothing"),
     ],
 )
@@ -546,6 +548,25 @@ def test_a_path_that_holds_no_model_is_told_at_once(
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).touch()
     assert check_policy(str(tmp_path / path) if path else "").startswith(said)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "vocab.txt", "spiece.model", "tekken.json"])
+def test_a_folder_with_any_tokenizer_may_be_a_model(name: str, tmp_path: Path) -> None:
+    for file in ("config.json", name):
+        (tmp_path / file).write_text("{}")
+    assert not check_policy(str(tmp_path))
+
+
+def test_a_clone_without_its_large_files_is_told_the_command(tmp_path: Path) -> None:
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 268435456\n"
+    for name, text in (
+        ("config.json", "{}"),
+        ("tokenizer.json", "{}"),
+        ("model.safetensors", pointer),
+    ):
+        (tmp_path / name).write_text(text)
+    told = "its model.safetensors is a pointer of Git LFS: run git lfs pull in the folder"
+    assert check_policy(str(tmp_path)) == told
 
 
 def test_a_link_to_nothing_and_a_folder_one_may_not_read_are_told(

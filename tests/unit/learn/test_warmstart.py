@@ -516,6 +516,14 @@ def test_recordings_survive_a_file(tmp_path: Path) -> None:
     assert list(read_recordings(path, minimum_reward=0.5)) == recordings[2:]
 
 
+def calling(argument: Any) -> dict[str, Any]:
+    """Return messages with a call that has such an argument."""
+    call = {"id": "c", "name": "multiply", "arguments": {"a": argument}}
+    answer = {"role": "tool", "tool_call_id": "c", "name": "multiply", "content": "1"}
+    said = {"role": "assistant", "content": "", "tool_calls": [call]}
+    return {"messages": [{"role": "user", "content": "q"}, said, answer]}
+
+
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
@@ -526,6 +534,10 @@ def test_recordings_survive_a_file(tmp_path: Path) -> None:
         ({"messages": LINE["messages"][:2] + LINE["messages"][3:]}, "messages 1 and 2 are both"),
         ({"messages": [{"role": "robot", "content": ""}]}, r"messages\.0: .*'robot'"),
         ({"messages": [{"role": "user", "content": "", "name": "x"}]}, r"messages\.0\.user\.name"),
+        (
+            calling(math.nan),
+            r"messages\.1\.assistant\.tool_calls\.0\.arguments: a number .* finite",
+        ),
     ],
 )
 def test_what_is_no_recording_names_file_line_and_key(

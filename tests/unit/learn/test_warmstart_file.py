@@ -1,8 +1,10 @@
 """A warm start that was interrupted goes on where it was.
 
-Mutants seen caught:
-
-MUTANTS
+Mutants seen caught: a step done again; no look at `until_loss` before the next step; weights not
+loaded, or not published to a rounded model; one moment for the other; trained tokens forgotten;
+not written when it is interrupted; token ids, masks, section, precision or seed left out of the
+fingerprint, or the fingerprint not compared; an interval that begins before the writing, or does
+not grow with it; a file that is written in place.
 """
 
 import errno
