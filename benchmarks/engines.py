@@ -20,24 +20,27 @@ and two more: the share of our engine's time that its matrix products take alone
 the prompt tokens that it computed. With `--dtype bfloat16` everybody's weights and products are of
 that type, and so are the products of the roof.
 
-vLLM and `ours, own process` answer from a process of their own, over a socket, and get weights
-through shared memory: what they cost includes that. `ours` is the engine in the process that asks,
-as transformers' two are. Continuous batching has no call for new weights, so it is stopped, given
-them, and started. Every contender returns log-probs except `generate`, which is spared it.
+vLLM, llama.cpp and `ours, own process` answer from a process of their own, over a socket: what they
+cost includes that. vLLM and ours get weights through shared memory; llama.cpp is started with
+another file. `ours` is the engine in the process that asks, as transformers' two are. Continuous
+batching has no call for new weights, so it is stopped, given them, and started. Every contender
+returns log-probs except `generate`, which is spared it.
 
 Before the first run of a contender is timed, its log-probs under the first weights and under the
 second are compared with a plain forward pass of the same weights in float32. A difference of ours
 beyond 1e-4 nats ends the benchmark. In bfloat16 rounding alone moves some tokens by tenths of nats,
 so there the mean difference may be 1.5 times that of a plain forward pass in bfloat16 at most.
-vLLM is that of `--vllm-python`; without one its rows are missing, and a note says so.
+vLLM is that of `--vllm-python`, llama.cpp (with `--model` of a Llama, which is written as GGUF for
+it) that of `--llama-server`; without one its rows are missing, and a note says so.
 """
 
 import json
 import os
+import shutil
 import subprocess
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -97,11 +100,12 @@ class Setting:
     kind: Kind
     workload: Workload
     folder: Path
-    python: str
+    program: str = ""
+    """Interpreter that has vLLM, or llama.cpp's server, where it is one of these."""
 
     def open(self) -> Sampler:
         """Return the sampler."""
-        return sampler(self.kind, self.workload, self.folder, self.python)
+        return sampler(self.kind, self.workload, self.folder, self.program)
 
 
 def set_up_work(setting: Setting, *, count: int) -> Run:
@@ -232,18 +236,18 @@ def check_exactness(made: Sampler, setting: Setting) -> None:
 
 
 def contenders(
-    kinds: Sequence[Kind], workload: Workload, folder: Path, python: str
+    kinds: Sequence[Kind], workload: Workload, folder: Path, programs: Mapping[Kind, str]
 ) -> dict[str, Contender]:
     """Return who is measured, each in a process of its own."""
     made: dict[str, Any] = {}
     for kind in kinds:
         count = 32 if kind == "generate" else 96
-        setting = Setting(kind, workload, folder, python)
+        setting = Setting(kind, workload, folder, programs.get(kind, ""))
         made[f"gen{count}, {kind}"] = partial(set_up_work, setting, count=count)
         if workload.model is None:
             made[f"first token, {kind}"] = partial(set_up_first_token, setting)
             made[f"new weights, {kind}"] = partial(set_up_new_weights, setting)
-    made["gen32, ours"] = partial(set_up_work, Setting("ours", workload, folder, python), count=32)
+    made["gen32, ours"] = partial(set_up_work, Setting("ours", workload, folder), count=32)
     return {
         name: Contender(set_up=set_up, own_process=True, environ=THREADS, timeout_s=TIMEOUT_S)
         for name, set_up in made.items()
@@ -274,14 +278,15 @@ def state(bench: Benchmark, workload: Workload, runs: dict[str, list[Measurement
         peer="model.generate, static batch of 32",
         goal=1.3 if workload.model else 10,
     )
-    if theirs := runs.get("gen96, vLLM"):
-        bench.ratio(
-            "gen96, ours to vLLM",
-            served,
-            theirs,
-            peer="vLLM, each in its own process",
-            goal=1.3 if workload.model else None,
-        )
+    for kind in ("vLLM", "llama.cpp"):
+        if theirs := runs.get(f"gen96, {kind}"):
+            bench.ratio(
+                f"gen96, ours to {kind}",
+                served,
+                theirs,
+                peer=f"{kind}, each in its own process",
+                goal=1.3 if workload.model else None,
+            )
 
 
 def state_gap(bench: Benchmark, kind: Kind, gap: LogprobGap) -> None:
@@ -390,6 +395,11 @@ def main() -> None:
         metavar="FILE",
         help=f"interpreter that has vLLM (default {VLLM_PYTHON})",
     )
+    options.add_argument(
+        "--llama-server",
+        metavar="FILE",
+        help="llama.cpp's server (default llama-server of the PATH)",
+    )
     given = options.parse_args()
     bench = Benchmark.from_arguments("engines", given)
     torch.set_num_threads(1)
@@ -403,17 +413,26 @@ def main() -> None:
         )
     else:
         bench.notes.append(f"vLLM is {version}")
+    server: str | None = given.llama_server or shutil.which("llama-server")
+    if server is None or given.model is None:
+        kinds.remove("llama.cpp")
+        if given.model is not None:
+            bench.notes.append(
+                "llama.cpp is not measured: there is no llama-server; build one with "
+                "-DGGML_NATIVE=ON, and name it as --llama-server"
+            )
+    programs: dict[Kind, str] = {"vLLM": str(given.vllm_python), "llama.cpp": server or ""}
     workload = workload_of(
         given.model, bench.quick, mean=given.mean, longest=given.longest, dtype=given.dtype
     )
     bench.notes.append(f"everybody's weights and products are {workload.dtype}")
     with tempfile.TemporaryDirectory(prefix="agentrl-engines-") as made:
-        folder, python = Path(made), str(given.vllm_python)
+        folder = Path(made)
         samplers.save_policy(workload, folder)
-        runs = bench.compare(contenders(kinds, workload, folder, python))
+        runs = bench.compare(contenders(kinds, workload, folder, programs))
         for kind in kinds:
             if kind != "generate":
-                state_gap(bench, kind, read_gap(Setting(kind, workload, folder, python)))
+                state_gap(bench, kind, read_gap(Setting(kind, workload, folder)))
         state(bench, workload, runs)
         if workload.model is not None:
             state_roof(bench, workload, folder, runs["gen96, ours"])

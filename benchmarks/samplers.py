@@ -1,6 +1,7 @@
 """What samples for us, each behind the same three calls: take these weights, sample these jobs."""
 
 import asyncio
+import os
 import sys
 import time
 from abc import ABC, abstractmethod
@@ -24,6 +25,7 @@ from agentrl.engine.local import LocalEngine
 from agentrl.engine.remote.process import ProcessEngine
 from agentrl.engine.spec import EngineSpec
 from agentrl.policy import GenerateRequest
+from benchmarks.llama_server import LlamaServer, write_gguf
 
 SLOTS = 32
 VOCABULARY = 4096
@@ -261,13 +263,48 @@ class Static(Sampler):
         """Nothing is left to release."""
 
 
-Kind = Literal["ours", "ours, own process", "vLLM", "continuous batching", "generate"]
+class LlamaCpp(Sampler):
+    """llama.cpp's server, in a process of its own."""
+
+    def __init__(self, workload: Workload, folder: Path, program: str) -> None:
+        assert workload.model is not None, "it is measured with models of a folder"
+        self._model, self._dtype = Path(workload.model), workload.dtype
+        self._context_tokens, self._program = workload.context_tokens, program
+        self._file = folder / f"llama-{os.getpid()}.gguf"
+        self._server: LlamaServer | None = None
+        self.load(workload.policy().state_dict())
+
+    def sample(self, work: Sequence[Job]) -> list[Sampled]:
+        """Sample a workload."""
+        assert self._server is not None
+        asked = [(job.prompt, job.tokens) for job in work]
+        return [Sampled(*reply) for reply in self._server.complete(asked, logprobs=True)]
+
+    def load(self, weights: StateDict) -> None:
+        """Write another file, and start the server anew: it has no call for new weights."""
+        self.close()
+        write_gguf(self._model, weights, self._file, dtype=self._dtype)
+        self._server = LlamaServer(
+            self._program,
+            self._file,
+            slots=SLOTS,
+            context_tokens=self._context_tokens,
+            dtype=self._dtype,
+        )
+
+    def close(self) -> None:
+        """End the server."""
+        if self._server is not None:
+            self._server.close()
 
 
-def sampler(kind: Kind, workload: Workload, folder: Path, python: str) -> Sampler:
+Kind = Literal["ours", "ours, own process", "vLLM", "llama.cpp", "continuous batching", "generate"]
+
+
+def sampler(kind: Kind, workload: Workload, folder: Path, program: str) -> Sampler:
     """Return a sampler with the model of seed 0, which `folder` holds, and one thread.
 
-    `python` is the interpreter of vLLM's process.
+    `program` is the interpreter that has vLLM, or llama.cpp's server.
     """
     torch.set_num_threads(1)
     match kind:
@@ -277,7 +314,9 @@ def sampler(kind: Kind, workload: Workload, folder: Path, python: str) -> Sample
             recipe = _recipe("local", workload, folder)
             return Ours(ProcessEngine(recipe, python=sys.executable))
         case "vLLM":
-            return Ours(ProcessEngine(_recipe("vllm", workload, folder), python=python))
+            return Ours(ProcessEngine(_recipe("vllm", workload, folder), python=program))
+        case "llama.cpp":
+            return LlamaCpp(workload, folder, program)
         case "continuous batching":
             return Continuous(workload)
         case "generate":
