@@ -3,7 +3,8 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from agentrl.message import Message
@@ -45,6 +46,10 @@ class Task:
             )
         if not self.id:
             object.__setattr__(self, "id", self.fingerprint)
+
+    def copy(self) -> "Task":
+        """Return the task with an answer and data of its own, which an environment may change."""
+        return replace(self, answer=deepcopy(self.answer), data=deepcopy(self.data))
 
     @property
     def messages(self) -> tuple[Message, ...]:

@@ -190,7 +190,7 @@ def compare_logprobs(model: Any, work: Sequence[Job], replies: Sequence[Sampled]
     is_rounded = model.dtype != torch.float32
     rounded = score(model, work, replies) if is_rounded else None
     exact = score(model.float(), work, replies)
-    gaps = (reported - exact).abs()
+    gaps = (reported - exact).abs()[~reported.isnan()]
     return LogprobGap(
         largest=float(gaps.max()),
         mean=float(gaps.mean()),

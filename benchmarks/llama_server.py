@@ -59,7 +59,7 @@ class LlamaServer:
         self, prompts: Sequence[tuple[Sequence[int], int]], *, logprobs: bool
     ) -> list[tuple[tuple[int, ...], tuple[float, ...]]]:
         """Sample so many tokens after each prompt, asked for at once; return them with log-probs,
-        which are nan where they are not wanted."""
+        which are nan where they are not wanted or not told."""
 
         def ask(asked: tuple[int, tuple[Sequence[int], int]]) -> Any:
             seed, (prompt, tokens) = asked
@@ -106,9 +106,11 @@ class LlamaServer:
 
 def _read_reply(reply: Any, *, logprobs: bool) -> tuple[tuple[int, ...], tuple[float, ...]]:
     tokens = tuple(reply["tokens"])
-    if not logprobs:
-        return tokens, (float("nan"),) * len(tokens)
-    return tokens, tuple(one["logprob"] for one in reply["completion_probabilities"])
+    told = [one["logprob"] for one in reply.get("completion_probabilities", ())]
+    # It tells none of tokens that end within a character, and not which these are.
+    if not logprobs or len(told) != len(tokens):
+        told = [float("nan")] * len(tokens)
+    return tokens, tuple(told)
 
 
 def write_gguf(model: Path, weights: Mapping[str, torch.Tensor], file: Path, *, dtype: str) -> None:

@@ -6,14 +6,16 @@ of a player call environments here: within a deadline, with errors attributed an
 
 import asyncio
 import json
+import logging
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from functools import cache
+from typing import Any, cast, get_args
 
 from agentrl.authoring.json_schema import find_tool_fault
 from agentrl.env import Action, Env, Info, Observation, Step
 from agentrl.errors import ContractError, EnvError, blame
-from agentrl.message import Message
+from agentrl.message import Image, Message, Role
 from agentrl.runtime.user_code import method_place
 from agentrl.task import Split, Task
 
@@ -24,12 +26,17 @@ RESET_RETURNS = "reset returns (Observation, dict)"
 RESET_OPENS = "reset opens with messages and tools"
 STEP_RETURNS = "step returns (Observation, float, bool, bool, dict)"
 TASKS_HAVE_TEXTS = "ids and tags of tasks are text"
+IDS_ARE_UNIQUE = "ids are unique"
 REWARDS_ARE_FINITE = "rewards are finite"
 SPLITS_HAVE_TASKS = "both splits have tasks"
 
+CLOSE_S = 10.0
+"""Deadline of an environment's close."""
+ROLES: tuple[str, ...] = get_args(Role)
 REWARD_MAX = 1e100
 """Largest size of a reward: the sum of squares of any number of them is a number still."""
 
+_log = logging.getLogger(__name__)
 _STEP = {
     "observation": Observation,
     "reward": float,
@@ -41,6 +48,7 @@ _STEP = {
 
 def read_tasks(env: Env, split: Split, *, seed: int) -> Iterator[Task]:
     """Yield the tasks of a split; `ContractError` for what is none, `EnvError` for what raises."""
+    contents: dict[str, int] = {}
     with blame(EnvError, f"tasks({split!r}, seed={seed})"):
         tasks: Any = env.tasks(split, seed=seed)
         if not isinstance(tasks, Iterable):
@@ -54,9 +62,16 @@ def read_tasks(env: Env, split: Split, *, seed: int) -> Iterator[Task]:
                 raise _build_error(env, "tasks", TASKS_KNOW_THEIR_SPLIT, what)
             if (fault := _find_text_fault(task)) is not None:
                 raise _build_error(env, "tasks", TASKS_HAVE_TEXTS, fault)
-            if (fault := _find_json_fault([task.answer, task.data])) is not None:
-                what = f"the answer or data of task {task.id!r} is not: {fault}"
-                raise _build_error(env, "tasks", TASKS_ARE_JSON, what)
+            try:
+                answer = json.dumps(task.answer)
+                json.dumps(task.data)
+            except (TypeError, ValueError) as error:
+                what = f"the answer or data of task {task.id!r} is not: {error}"
+                raise _build_error(env, "tasks", TASKS_ARE_JSON, what) from error
+            prompt = task.prompt if isinstance(task.prompt, str) else task.fingerprint
+            if contents.setdefault(task.id, content := hash((prompt, answer))) != content:
+                what = f"two different problems are called {task.id!r}; give each an id of its own"
+                raise _build_error(env, "tasks", IDS_ARE_UNIQUE, what)
             yield task
 
 
@@ -158,6 +173,9 @@ def _check_messages(env: Env, method: str, promise: str, observation: Observatio
     if not _is_sequence_of(Message, messages):
         what = f"the observation's messages are {_describe(messages)}; give a tuple of Message"
         raise _build_error(env, method, promise, what)
+    for at, message in enumerate(observation.messages):
+        if (fault := _find_message_fault(message)) is not None:
+            raise _build_error(env, method, promise, f"message {at} of the observation {fault}")
     tools: Any = observation.tools
     if tools is not None and not _is_sequence_of(Mapping, tools):
         what = f"the observation's tools are {_describe(tools)}; give a tuple of schemas, or None"
@@ -189,10 +207,21 @@ def _describe(value: object) -> str:
     return f"a {type(value).__name__}: {value!r:.200}"
 
 
-def _is_sequence_of(kind: type, values: object) -> bool:
+def _is_sequence_of(kind: type | tuple[type, ...], values: object) -> bool:
     if not isinstance(values, tuple | list):
         return False
     return all(isinstance(value, kind) for value in cast("Sequence[object]", values))
+
+
+def _find_message_fault(message: Message) -> str | None:
+    content: Any = message.content
+    if message.role not in ROLES:
+        return f"has the role {message.role!r:.80}; give one of {', '.join(ROLES)}"
+    if isinstance(content, str):
+        return None
+    if not _is_sequence_of((str, Image), content):
+        return f"has as content {_describe(content)}; give text, or a tuple of texts and images"
+    return None
 
 
 def _find_text_fault(task: Task) -> str | None:
@@ -210,14 +239,6 @@ def _find_text_fault(task: Task) -> str | None:
     return None
 
 
-def _find_json_fault(value: object) -> str | None:
-    try:
-        json.dumps(value)
-    except (TypeError, ValueError) as error:
-        return str(error)
-    return None
-
-
 async def reset_env(
     env: Env, task: Task, *, seed: int, options: Mapping[str, Any], reset_s: float | None
 ) -> Observation:
@@ -226,7 +247,7 @@ async def reset_env(
     deadline = _name_deadline("rollout.reset_s", reset_s)
     with blame(EnvError, f"reset of task {task.id}", deadline=deadline, limit=limit):
         async with limit:
-            returned = await env.reset(seed=seed, options={"task": task, **options})
+            returned = await env.reset(seed=seed, options={"task": task.copy(), **options})
         return check_opening(env, returned)[0]
 
 
@@ -238,6 +259,32 @@ async def step_env(env: Env, task: Task, action: Action, *, step_s: float | None
         async with limit:
             returned = await env.step(action)
         return check_step(env, returned)
+
+
+async def close_env(env: Env, what: str) -> None:
+    """Close an environment whose episode is over; one that misses the deadline is left, with a
+    warning, and what it paid counts. Raises `EnvError`, which names `what`."""
+    limit = asyncio.timeout(CLOSE_S)
+    with blame(EnvError, what):
+        try:
+            async with limit:
+                await env.close()
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            _warn_of_late_close(method_place(unwrap_env(env), "close"))
+
+
+@cache
+def _warn_of_late_close(place: str) -> None:
+    """Warn of an environment whose close hangs, once for each place of its code."""
+    _log.warning(
+        "the environment's close%s took more than %g s and was cancelled, as those of later "
+        "episodes will be without a word; rewards are not changed, but each waits so long: find "
+        "out where it hangs",
+        f" (at {place})" if place else "",
+        CLOSE_S,
+    )
 
 
 def _name_deadline(key: str, seconds: float | None) -> str:

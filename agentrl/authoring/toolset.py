@@ -282,16 +282,34 @@ def _render_value(value: object) -> Content:
         if Image in kinds and set(kinds) <= {Image, str}:
             return cast("tuple[str | Image, ...]", parts)
     try:
-        return json.dumps(value, ensure_ascii=False)
-    except (TypeError, ValueError):
-        kind = type(value)
-        if kind.__str__ is object.__str__ and kind.__repr__ is object.__repr__:
-            # Its text would be an address, another one each time.
-            raise TypeError(
-                f"the tool returned a value of type {kind.__name__}, which is neither text nor "
-                "JSON; return what the model should read, or add a __str__ to the class"
-            ) from None
-        return str(value)
+        return _encode_json(value)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"the tool returned a value of type {type(value).__name__}, which is neither text nor "
+            f"JSON ({error}); return what the model should read"
+        ) from None
+
+
+def _encode_json(value: object) -> str:
+    # A value that is no text and no JSON at all is shown as its own text, without quotation marks.
+    if not isinstance(value, int | float | list | dict | tuple | set | frozenset | None):
+        return _describe_value(value)
+    return json.dumps(value, ensure_ascii=False, default=_to_json)
+
+
+def _to_json(value: object) -> object:
+    """Return JSON's form of a value within a list or a dict, the same in every process."""
+    if isinstance(value, set | frozenset):
+        return sorted(cast("set[object]", value), key=_encode_json)
+    return _describe_value(value)
+
+
+def _describe_value(value: object) -> str:
+    kind = type(value)
+    if kind.__str__ is object.__str__ and kind.__repr__ is object.__repr__:
+        # Its text would be an address, another one each time.
+        raise TypeError(f"{kind.__name__} has no text of its own; add a __str__ to the class")
+    return str(value)
 
 
 async def _close_all(holders: Sequence[_ToolHolder], timeout_s: float) -> None:

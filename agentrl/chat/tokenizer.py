@@ -75,7 +75,8 @@ def conversation_text(
     dialect = _find_shipped(template)
     control = ControlTokens(special=dialect.special_tokens, written=())
     dicts = [as_dict(message, control) for message in messages]
-    return _render(dialect, dicts, [control.neutral_in(tool) for tool in tools])
+    text = _render(dialect, dicts, [control.neutral_in(tool) for tool in tools])
+    return text if text.isascii() else text.encode(errors="replace").decode()
 
 
 def _train(texts: Iterable[str], dialect: ToolCallDialect, *, vocab_size: int) -> "Tokenizer":

@@ -30,3 +30,7 @@ def main() -> None:
         app.main()
     except KeyboardInterrupt:
         sys.exit(130)
+    finally:
+        from agentrl.cli import stray_threads
+
+        stray_threads.end_soon(sys.exception())

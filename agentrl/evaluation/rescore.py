@@ -11,13 +11,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
-from agentrl.authoring.env_contract import check_opening, check_step, find_reward_fault
+from agentrl.authoring.env_contract import (
+    check_opening,
+    check_step,
+    close_env,
+    find_reward_fault,
+)
 from agentrl.env import Env, RecordScorer, RescoreBy, Step, rescored_by
 from agentrl.errors import EnvError, RolloutError, blame
 from agentrl.events.history import fingerprint
 from agentrl.events.kinds import EnvExchange
 from agentrl.message import Message
-from agentrl.rollout.env_replay import close_world
 from agentrl.rollout.episode import EpisodeLimits
 from agentrl.task import Task
 from agentrl.trajectory import (
@@ -121,7 +125,7 @@ class TrajectoryRescorer:
             with blame(EnvError, f"scoring task {task.id} again"):
                 return await self._replay(env, recording, task)
         finally:
-            await close_world(env)
+            await close_env(env, f"close of task {task.id!r}")
 
     async def _rescore_record(
         self, env: RecordScorer, recording: RecordedTrajectory, task: Task
@@ -133,14 +137,16 @@ class TrajectoryRescorer:
         if last.terminated or last.truncated:
             with blame(EnvError, f"scoring task {task.id} again"):
                 async with asyncio.timeout(self.limits.step_s):
-                    rewards[-1], info = await env.rescore(task, conversation(recording.exchanges))
+                    rewards[-1], info = await env.rescore(
+                        task.copy(), conversation(recording.exchanges)
+                    )
             components |= info.get("reward_components", {})
         return _judge(recording, sum(rewards), components, last.terminated)
 
     async def _replay(self, env: Env, recording: RecordedTrajectory, task: Task) -> RescoreResult:
         unscored = partial(RescoreResult, recording=recording)
         opening, *turns = recording.exchanges
-        options = {"task": task, "sample": recording.world_sample}
+        options = {"task": task.copy(), "sample": recording.world_sample}
         async with asyncio.timeout(self.limits.reset_s):
             returned = await env.reset(seed=recording.seed, options=options)
         observation, _ = check_opening(env, returned)

@@ -9,11 +9,10 @@ from functools import partial
 from itertools import cycle, islice
 from random import Random
 
-from agentrl.authoring.env_contract import reset_env
+from agentrl.authoring.env_contract import close_env, reset_env
 from agentrl.authoring.gold import GoldEpisode, play_gold
 from agentrl.env import Env, Observation, say
 from agentrl.errors import EnvError, RolloutError, blame, first_error
-from agentrl.rollout.env_replay import close_world
 from agentrl.runtime.seeds import derive
 from agentrl.task import Task
 
@@ -100,7 +99,7 @@ async def _play_once(env: Env, task: Task, guess: str | None, play_it: Play) -> 
             opening = await reset_env(env, task, seed=task.seed, options={}, reset_s=None)
             return _guess_answer(task, opening, guess)
     finally:
-        await close_world(env)
+        await close_env(env, f"close of the demonstration of task {task.id!r}")
 
 
 def _guess_answer(task: Task, opening: Observation, guess: str) -> GoldEpisode:

@@ -4,12 +4,11 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
+from agentrl.authoring.env_contract import CLOSE_S
 from agentrl.env import Env
 from agentrl.errors import EnvError, ForkUnsupported, RolloutError, blame
 from agentrl.events.history import ActionHistory, fingerprint, step_fingerprint
 from agentrl.runtime.threads import await_to_the_end
-
-CLOSE_S = 10.0
 
 
 class ReplayMismatch(ForkUnsupported):
@@ -44,7 +43,7 @@ async def close_world(env: Env) -> None:
 
 
 async def _relive(env: Env, history: ActionHistory, *, reset_s: float, step_s: float) -> None:
-    options = {"task": history.task, "sample": history.sample}
+    options = {"task": history.task.copy(), "sample": history.sample}
     async with asyncio.timeout(reset_s):
         observation, _ = await env.reset(seed=history.seed, options=options)
     _compare("the first observation", fingerprint(observation), history.opening, history)

@@ -5,16 +5,14 @@ engine raises ends here as a `Failed` leaf. Cancellation and configuration error
 """
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache
 from itertools import dropwhile
 from typing import Final, Protocol, cast
 
-from agentrl.authoring.env_contract import reset_env, step_env, unwrap_env
+from agentrl.authoring.env_contract import close_env, reset_env, step_env
 from agentrl.chat.image_window import drop_images
 from agentrl.chat.patch import ask_for_thought, nodes_of_turn, write_patch
 from agentrl.chat.renderer import ChatRenderer, TokenSegment
@@ -50,13 +48,9 @@ from agentrl.rollout.env_recovery import EnvRecovery
 from agentrl.rollout.quoted_turns import count_quoted_tokens, read_sampled_turns
 from agentrl.runtime.seeds import derive
 from agentrl.runtime.threads import run_in_thread
-from agentrl.runtime.user_code import append_place, method_place
+from agentrl.runtime.user_code import append_place
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Finished, Leaf, Limit, Node, Outcome, Tree, Truncated
-
-CLOSE_S = 10.0
-"""Deadline of an environment's close: it must not hold back the next trajectory."""
-_log = logging.getLogger(__name__)
 
 
 class StoppedTrajectory(CancelledRollout):
@@ -726,28 +720,7 @@ class EpisodeRunner:
             raise
 
     async def _close_once(self) -> None:
-        """Close the environment; one that misses the deadline is left, and what it paid counts."""
-        limit = asyncio.timeout(CLOSE_S)
-        with blame(EnvError, f"close of task {self._task.id}"):
-            try:
-                async with limit:
-                    await self.env.close()
-            except TimeoutError:
-                if not limit.expired():
-                    raise
-                _warn_of_late_close(method_place(unwrap_env(self.env), "close"))
-
-
-@cache
-def _warn_of_late_close(place: str) -> None:
-    """Warn of an environment whose close hangs, once for each place of its code."""
-    _log.warning(
-        "the environment's close%s took more than %g s and was cancelled, as those of later "
-        "episodes will be without a word; rewards are not changed, but each waits so long: find "
-        "out where it hangs",
-        f" (at {place})" if place else "",
-        CLOSE_S,
-    )
+        await close_env(self.env, f"close of task {self._task.id}")
 
 
 def noise_seed(seed: int, tree: Tree, node: int | None) -> int:

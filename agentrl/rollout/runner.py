@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from agentrl.authoring.env_contract import CLOSE_S
 from agentrl.chat.renderer import ChatRenderer
 from agentrl.env import Env
 from agentrl.errors import ForkUnsupported, RolloutError
@@ -12,7 +13,7 @@ from agentrl.events.state import ResumePoint
 from agentrl.policy import PolicyEngine, Sampling
 from agentrl.rollout.env_recovery import EnvRecovery, EnvRecoveryCounts
 from agentrl.rollout.env_replay import ReplayMismatch, replay
-from agentrl.rollout.episode import CLOSE_S, EpisodeLimits, EpisodePosition, EpisodeRunner
+from agentrl.rollout.episode import EpisodeLimits, EpisodePosition, EpisodeRunner
 from agentrl.rollout.scheduler.deadlines import SchedulerDeadlines
 from agentrl.rollout.scheduler.failure_limits import FailureRateLimits
 from agentrl.rollout.scheduler.policy import SchedulerPolicy

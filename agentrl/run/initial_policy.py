@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 VOCABULARY_EPISODES = 2000
 """Number of demonstrations a new tokenizer is trained on."""
+TEXT_CHARS = 100_000
+"""Characters of each that it is trained on, from its beginning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +142,7 @@ class InitialPolicyBuilder:
         with self.summary.time_phase("new policy"):
             tokenizer = train_tokenizer(
                 (
-                    conversation_text(_flatten_messages(c), c.tools, template=template)
+                    conversation_text(_flatten_messages(c), c.tools, template=template)[:TEXT_CHARS]
                     for c in shown[:VOCABULARY_EPISODES]
                 ),
                 vocab_size=section.vocab_size,

@@ -8,13 +8,13 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+from agentrl.authoring.env_contract import close_env
 from agentrl.authoring.gold import Act, gold_action, play
 from agentrl.config.run import RolloutSection, RunConfig
 from agentrl.env import Action, Env, GoldPlayer, Observation, ToolSchema, call, say
 from agentrl.errors import ConfigError, EnvError, RolloutError, blame, first_error
 from agentrl.evaluation.report import EvaluationReport
 from agentrl.message import Message
-from agentrl.rollout.env_replay import close_world
 from agentrl.rollout.scheduler.topology import check_scored
 from agentrl.run import build
 from agentrl.runtime.heap import frozen_heap
@@ -137,9 +137,9 @@ async def _play_episode(env: Env, task: Task, act: Act, rollout: RolloutSection)
         except BaseException:
             # Why it ended counts, and not that its environment did not close after that either.
             with suppress(RolloutError):
-                await close_world(env)
+                await close_env(env, f"close of task {task.id!r}")
             raise
-        await close_world(env)
+        await close_env(env, f"close of task {task.id!r}")
     except RolloutError as error:
         return Failed(error.kind, append_place(str(error), error))
     return Finished(episode.reward) if episode.is_over else Truncated("turns", episode.reward)

@@ -1,7 +1,9 @@
 """An endpoint over HTTP, asked with patience: what may pass is waited for, the rest is told."""
 
 import asyncio
+import logging
 import os
+import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
@@ -20,10 +22,16 @@ WRONG = {401: "the key", 403: "the key", 404: "the address or the model"}
 PASSING = (408, 409, 425, 429)
 """Answers besides 5xx that another try may not get."""
 LONGEST_WAIT_S = 60.0
+QUIET_S = 30.0
+"""Between two warnings of one endpoint."""
 ANSWER_LIMITS = JsonLimits(text_bytes=2**26, values=500_000)
 """Of an answer: log-probs of a long turn, with alternatives of each token. No more is received."""
 REFUSAL_BYTES = 2**12
 """Of a refusal, of which the beginning is shown."""
+
+_log = logging.getLogger(__name__)
+_warned_s: dict[str, float] = {}
+"""Time of the last warning of each endpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +100,18 @@ class RetryPolicy:
         if self._failed > self._retries:
             raise EngineLost(f"{of} did not answer after {self._failed} tries: {error}") from error
         wait_s = self._first_wait_s * 2.0 ** min(self._failed - 1, 16)
-        await asyncio.sleep(min(LONGEST_WAIT_S, max(wait_s, error.asked_s or 0.0)))
+        wait_s = min(LONGEST_WAIT_S, max(wait_s, error.asked_s or 0.0))
+        if self._failed > 1:  # what passes at once is no news
+            _warn_of_failures(str(of), f"{error}; try {self._failed + 1} follows in {wait_s:g} s")
+        await asyncio.sleep(wait_s)
+
+
+def _warn_of_failures(endpoint: str, what: str) -> None:
+    """Warn of an endpoint that fails again, now and then: many requests fail at once."""
+    now_s = time.monotonic()
+    if now_s - _warned_s.get(endpoint, -QUIET_S) >= QUIET_S:
+        _warned_s[endpoint] = now_s
+        _log.warning("%s: %s", endpoint, what)
 
 
 class HttpEndpointClient:

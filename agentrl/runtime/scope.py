@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from agentrl.runtime.closing import AsyncClosable
+from agentrl.runtime.loop_watch import watch_loop
 
 C = TypeVar("C", bound=AsyncClosable)
 
@@ -46,14 +47,18 @@ _scope: ContextVar[RunScope | None] = ContextVar("agentrl_scope", default=None)
 
 @asynccontextmanager
 async def run_scope() -> AsyncGenerator[RunScope]:
-    """Open a scope for everything that happens inside; a scope within a scope is the outer one."""
+    """Open a scope for everything that happens inside; a scope within a scope is the outer one.
+
+    Who blocks its event loop is named.
+    """
     if (outer := _scope.get()) is not None:
         yield outer
         return
     scope = RunScope()
     token = _scope.set(scope)
     try:
-        yield scope
+        with watch_loop():
+            yield scope
     finally:
         _scope.reset(token)
         await scope.close()

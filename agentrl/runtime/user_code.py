@@ -24,6 +24,18 @@ def error_place(error: BaseException) -> str:
     return ""
 
 
+def frame_place(frame: FrameType | None, *, outermost: str) -> str:
+    """Find the innermost line of the user's code on a stack; "" for none.
+
+    What has called the package `outermost` does not count.
+    """
+    while frame is not None and _package(frame) != outermost:
+        if _is_users(frame):
+            return _place(frame.f_code, frame.f_lineno)
+        frame = frame.f_back
+    return ""
+
+
 def append_place(text: str, error: BaseException) -> str:
     """Add to the text of an error the line of the user's code that it comes from."""
     place = error_place(error)
@@ -56,10 +68,14 @@ def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
 
 def _is_users(frame: FrameType) -> bool:
     """Whether a frame is neither ours nor a library's."""
-    names: Any = frame.f_globals.get("__name__", "")
     file = Path(frame.f_code.co_filename)
     library = file.is_relative_to(sysconfig.get_path("stdlib")) or {
         "site-packages",
         "dist-packages",
     } & {*file.parts}
-    return file.is_file() and not library and str(names).partition(".")[0] not in OURS
+    return file.is_file() and not library and _package(frame) not in OURS
+
+
+def _package(frame: FrameType) -> str:
+    name: Any = frame.f_globals.get("__name__", "")
+    return str(name).partition(".")[0]

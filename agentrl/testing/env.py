@@ -8,6 +8,7 @@ from itertools import islice
 from typing import TypeVar
 
 from agentrl.authoring.env_contract import (
+    IDS_ARE_UNIQUE,
     RESET_OPENS,
     RESET_RETURNS,
     REWARDS_ARE_FINITE,
@@ -152,7 +153,10 @@ class _Check(PromiseCheck):
                 raise CheckError(describe_missing_tasks(self.env, split))
             self.note(SPLITS_HAVE_TASKS)
             tasks_by_split[split] = first
-        train, heldout = (self.collect_names(tasks_by_split[split]) for split in SPLITS)
+        train, heldout = (
+            {name for task in tasks_by_split[split] for name in (task.id, task.fingerprint)}
+            for split in SPLITS
+        )
         self.expect(
             not train & heldout,
             "splits are disjoint",
@@ -167,18 +171,8 @@ class _Check(PromiseCheck):
 
         tasks = await self.await_call("tasks", run_in_thread(read))
         self.note(TASKS_ARE_TASKS, TASKS_KNOW_THEIR_SPLIT, TASKS_HAVE_TEXTS, TASKS_ARE_JSON)
+        self.note(IDS_ARE_UNIQUE)
         return tasks
-
-    def collect_names(self, tasks: list[Task]) -> set[str]:
-        by_id: dict[str, str] = {}
-        for task in tasks:
-            fingerprint = by_id.setdefault(task.id, task.fingerprint)
-            self.expect(
-                fingerprint == task.fingerprint,
-                "ids are unique",
-                f"two different problems are called {task.id!r}",
-            )
-        return set(by_id) | set(by_id.values())
 
     async def check_reset(self, task: Task) -> None:
         first = await self.reset(task)
@@ -332,7 +326,7 @@ class _Check(PromiseCheck):
         return steps
 
     async def reset(self, task: Task) -> Observation:
-        options = {"task": task}
+        options = {"task": task.copy()}
         returned = await self.await_call("reset", self.env.reset(seed=3, options=options))
         with _broken_promises():
             opening, _ = check_opening(self.env, returned)

@@ -141,6 +141,28 @@ def test_ctrl_c_while_it_is_imported_ends_silently(module: str, program: str, co
     assert code != 130 or not done.stderr
 
 
+@pytest.mark.parametrize(("daemon", "ending"), [(False, "raise SystemExit(3)"), (True, "")])
+def test_a_thread_that_is_left_running_does_not_keep_the_process(daemon: bool, ending: str) -> None:
+    source = (
+        "import sys, threading, time\n"
+        "from agentrl.cli import app, main, stray_threads\n"
+        "stray_threads.WAIT_S = 0.5\n"
+        "def leave():\n"
+        "    for _ in range(2):\n"
+        f"        threading.Thread(target=time.sleep, args=(60,), daemon={daemon}).start()\n"
+        "    print('done')\n"
+        f"    {ending}\n"
+        "app.main = leave\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", source], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert (done.returncode, done.stdout) == (0 if daemon else 3, "done\n")
+    told = "2 threads were left running; end it in the environment's close, or make it a daemon\n"
+    assert done.stderr == ("" if daemon else told)
+
+
 @pytest.mark.parametrize(
     ("words", "offered"),
     [

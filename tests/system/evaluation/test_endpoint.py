@@ -32,6 +32,7 @@ from agentrl.message import Image, Message, ToolCall
 from agentrl.policy import GenerateRequest, PolicyEngine, Sampling
 from agentrl.run import build
 from agentrl.run.evaluate import evaluate
+from agentrl.runtime import http_endpoint
 from agentrl.runtime.http_endpoint import ANSWER_LIMITS, HttpEndpointClient
 from tests.support.commands import agentrl as agentrl_cli
 from tests.support.doubles import double, doubles, gold
@@ -159,6 +160,25 @@ async def test_what_may_pass_is_tried_again(first: int | str) -> None:
 
     async with engine(handler) as asks:
         assert CHAT.parse((await asks.generate(request())).token_ids).text == "yes"
+
+
+async def test_an_endpoint_that_goes_on_failing_is_told_now_and_then(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_endpoint, "_warned_s", {})
+    answers = iter([500, 200, *[500] * 2, 200, *[500] * 2, 200])
+
+    def handler(asked: httpx.Request) -> httpx.Response:
+        status = next(answers)
+        return said({"content": "yes"}) if status == 200 else httpx.Response(status, text="oops")
+
+    async with engine(handler) as asks:
+        await asks.generate(request())
+        assert not caplog.records, "what passes at once is no news"
+        for _ in range(2):
+            await asks.generate(request())
+    (record,) = caplog.records
+    assert "m at http://model.test/v1: 500 oops; try 3 follows in " in record.getMessage()
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ gold episodes (`demonstrate`), draws tasks (`TaskSampler`) and plays the policy 
 an evaluation draws held-out tasks and plays the policy. That nothing stands between that and the
 user is seen in whole commands, in tests/run/test_bad_environment.py.
 
-Mutant seen caught: parts of a step not looked at.
+Mutants seen caught: parts of a step not looked at; messages not, or roles or parts of their content
+not; an id that may come twice; a task that is not copied, or its data or its answer not.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agentrl.authoring.env_contract import check_opening, check_step, read_tasks
+from agentrl.authoring.env_contract import check_opening, check_step, read_tasks, reset_env
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.env import Action, Env, Observation, Step
 from agentrl.errors import CheckError, ConfigError, ContractError, EnvError
@@ -91,6 +92,18 @@ STEPS: dict[str, tuple[Any, str]] = {
     "strings for messages": (
         (Observation(("hm",)), 0.0, True, False, {}),  # pyright: ignore[reportArgumentType]
         STEP + "the observation's messages are a tuple of 1, (str): ('hm',)",
+    ),
+    "a role of its own": (
+        (Observation((Message("bot", "hm"),)), 0.0, True, False, {}),  # pyright: ignore[reportArgumentType]
+        STEP + "message 0 of the observation has the role 'bot'; give one of system, user, assist",
+    ),
+    "a number for a text": (
+        (Observation((Message("user", 7),)), 0.0, True, False, {}),  # pyright: ignore[reportArgumentType]
+        STEP + "message 0 of the observation has as content a int: 7; give text, or a tuple of te",
+    ),
+    "a number among texts": (
+        (Observation((Message("user", ("a", 7)),)), 0.0, True, False, {}),  # pyright: ignore[reportArgumentType]
+        STEP + "message 0 of the observation has as content a tuple of 2, (str, int): ('a', 7); g",
     ),
     "a tool's name for tools": (
         (Observation((), tools=("look",)), 0.0, True, False, {}),  # pyright: ignore[reportArgumentType]
@@ -235,6 +248,38 @@ async def test_wrong_tasks_are_one_sentence_everywhere(name: str) -> None:
     assert said.startswith(words)
     assert re.search(rf"; at {HERE}:\d+, in tasks$", said)
     assert await sentence_of_check(yielding(returned)) == said
+
+
+async def test_what_an_episode_changes_in_its_task_is_its_own() -> None:
+    class Remembers(Honest):
+        async def reset(self, **given: Any) -> Any:
+            task: Task = given["options"]["task"]
+            seen.append([*task.data["seen"], *task.answer])
+            task.data["seen"].append(1)
+            task.answer.append(1)
+            return await super().reset(**given)
+
+    seen: list[list[int]] = []
+    task = Task(prompt="x", answer=[], data={"seen": []})
+    for _ in range(2):
+        await reset_env(Remembers(), task, seed=0, options={}, reset_s=None)
+    assert seen == [[], []]
+    assert (task.data, task.answer) == ({"seen": []}, [])
+    assert task.copy() == task
+
+
+async def test_two_problems_of_one_id_are_told() -> None:
+    """Their scores would be one problem's, as if it had been played twice as often."""
+    env = yielding([Task(prompt="x", answer=answer, id="t") for answer in "12"])
+    with pytest.raises(ContractError) as raised:
+        TaskSampler(env, seed=0).take(2)
+    said = str(raised.value)
+    assert said.startswith("ids are unique: two different problems are called 't'; give each an id")
+    assert await sentence_of_check(env) == said
+
+
+def test_the_same_problem_may_come_twice() -> None:
+    assert len(list(read_tasks(yielding([TASK, TASK]), "train", seed=0))) == 2
 
 
 def test_wrong_held_out_tasks_are_told_too() -> None:

@@ -3,6 +3,8 @@
 import asyncio
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import date
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from agentrl.authoring.task_choice import sample_pairs
 from agentrl.authoring.tool_env import ScoredAnswer, ToolEnv
 from agentrl.authoring.toolset import ToolSet
 from agentrl.env import Action, Env, GoldPlayer, call, say
-from agentrl.errors import ConfigError, EnvError
+from agentrl.errors import ConfigError, EnvError, ToolFailure
 from agentrl.message import Message, ToolCall
 from agentrl.task import Split, Task
 from agentrl.testing import check_env
@@ -82,6 +84,47 @@ async def test_an_episode_message_by_message() -> None:
     assert [r.status for r in info["tool_results"]] == ["ok"]
     reply, *rest, info = await env.step(say("42"))
     assert (reply.messages, rest, info) == ((), [1.0, True, False], {})
+    await env.close()
+
+
+class Paint(Enum):
+    RED = 1
+
+
+CIRCLE: list[Any] = []
+CIRCLE.append(CIRCLE)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({"b", "a", "c"}, '["a", "b", "c"]'),
+        ([frozenset({2, 1}), {"x": {(3, "y")}}], '[[1, 2], {"x": [[3, "y"]]}]'),
+        ({"on": date(2026, 1, 2), "of": Paint.RED}, '{"on": "2026-01-02", "of": "Paint.RED"}'),
+        (date(2026, 1, 2), "2026-01-02"),
+        (None, "null"),
+        ({1: True}, '{"1": true}'),
+        (CIRCLE, "list, which is neither text nor JSON .Circular reference"),
+        ({(1, 2): 3}, "dict, which is neither text nor JSON .keys must be str.*not tuple"),
+        ([object()], "list, which is neither text nor JSON .object has no text of its own"),
+    ],
+)
+async def test_what_a_tool_returns_is_the_same_text_in_every_process(value: Any, text: str) -> None:
+    """Mutants seen caught: sets as they come, or refused within a list; any value as its repr."""
+
+    @tool
+    def show() -> Any:
+        """Show it."""
+        return value
+
+    env = env_of(tools=[show])
+    await env.reset(options={"task": TASK})
+    if "neither" in text:
+        with pytest.raises(ToolFailure, match=text):
+            await env.step(call("show"))
+    else:
+        reply, *_ = await env.step(call("show"))
+        assert reply.messages[0].text == text
     await env.close()
 
 

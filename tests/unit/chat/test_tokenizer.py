@@ -119,3 +119,9 @@ def test_limits(tmp_path: Path) -> None:
         train_tokenizer(TEXTS, vocab_size=258, folder=tmp_path)
     with pytest.raises(ConfigError, match="which is not a dialect"):
         train_tokenizer(TEXTS, vocab_size=300, folder=tmp_path, template="own")
+
+
+def test_half_a_surrogate_pair_is_a_question_mark_as_in_an_episode() -> None:
+    text = conversation_text((Message("user", "a\ud800b"),))
+    assert "a?b" in text
+    assert text.isascii()

@@ -4,6 +4,7 @@ Mutants seen caught: no second attempt; one attempt more; the world of a broken 
 guesses among a few tasks in place of their solutions, or as many as tasks whatever the fraction.
 """
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -37,7 +38,7 @@ class Brittle(BaseEnv):
         self.is_open = True
         task: Task = (options or {})["task"]
         self.opened.append(task.id)
-        if task is TASKS[2] and self.opened.count(task.id) <= self.breaks:
+        if task.id == TASKS[2].id and self.opened.count(task.id) <= self.breaks:
             raise OSError("the page is gone")
         return Observation(task.messages, tools=()), {}
 
@@ -79,6 +80,25 @@ async def test_one_that_breaks_every_time_says_which_and_why() -> None:
     with pytest.raises(EnvError, match=f"{TASKS[2].id}.*the page is gone") as raised:
         await shown(ATTEMPTS)
     assert isinstance(raised.value.__cause__, OSError)
+
+
+async def test_a_close_that_hangs_costs_no_demonstration(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("agentrl.authoring.env_contract.CLOSE_S", 0.01)
+
+    class Hangs(Brittle):
+        async def close(self) -> None:
+            await asyncio.Event().wait()
+
+    episodes = await demonstrate(
+        lambda: Hangs([], breaks=0),
+        plan_demonstrations(TASKS, guess_fraction=0.5, seed=0),
+        concurrency=2,
+    )
+    assert [episode.task for episode in episodes] == TASKS
+    (record,) = caplog.records
+    assert "took more than 0.01 s and was cancelled" in record.getMessage()
 
 
 @pytest.mark.parametrize(("fraction", "guessed"), [(0.0, 0), (0.25, 2), (0.5, 6), (0.75, 18)])

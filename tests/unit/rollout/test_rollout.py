@@ -275,7 +275,7 @@ async def test_a_close_that_hangs_keeps_the_reward_and_is_told_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     # Mutants: the error rises; a time-out of the environment's own is taken for the deadline.
-    monkeypatch.setattr("agentrl.rollout.episode.CLOSE_S", 0.01)
+    monkeypatch.setattr("agentrl.authoring.env_contract.CLOSE_S", 0.01)
 
     class Hangs(Echo):
         async def close(self) -> None:

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 import agentrl
+from agentrl.authoring.env_contract import CLOSE_S
 from agentrl.env import Step, say
 from agentrl.errors import ConfigError, EnvError, ForkUnsupported, WordingError
 from agentrl.registry import make
-from agentrl.rollout import episode
 from agentrl.runtime.scope import run_scope
 from agentrl.task import Task
 from agentrl_envs.adapters import gymnasium as adapter
@@ -121,7 +121,7 @@ def test_a_close_that_hangs_keeps_no_listing_waiting() -> None:
 async def test_a_close_that_hangs_costs_its_process_and_no_reward(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert adapter.CLOSE_S < episode.CLOSE_S, "an episode fails before its environment is ended"
+    assert adapter.CLOSE_S < CLOSE_S, "an episode fails before its environment is ended"
     monkeypatch.setattr(adapter, "CLOSE_S", 0.5)
     pids: list[int] = []
     async with run_scope():

@@ -1,0 +1,101 @@
+"""A line that blocks the event loop is named; mutants seen caught: MUTANTS."""
+
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from agentrl.runtime.loop_watch import watch_loop
+
+HERE = os.path.relpath(__file__)
+
+
+async def block(seconds: float) -> None:
+    """Keep the loop."""
+    time.sleep(seconds)  # noqa: ASYNC251
+
+
+async def test_a_line_that_blocks_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    with watch_loop(limit_s=0.2):
+        for _ in range(2):
+            await asyncio.sleep(0.1)
+            await block(0.6)
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert record.getMessage().startswith(
+        f"{HERE}:{block.__code__.co_firstlineno + 2}, in block blocks all "
+        "episodes, for 0.2 s so far: an `async def` must not block"
+    )
+
+
+async def test_what_waits_as_it_should_is_not_named(caplog: pytest.LogCaptureFixture) -> None:
+    with watch_loop(limit_s=0.2):
+        await asyncio.sleep(0.5)
+        await asyncio.to_thread(time.sleep, 0.5)
+        await block(0.1)
+    await block(0.5)  # it is over
+    assert not caplog.records
+
+
+async def test_a_loop_that_others_block_blames_nobody_who_called_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Frames outside of the loop, such as this test's own, are not what blocks it."""
+    with watch_loop(limit_s=0.2):
+        asyncio.get_running_loop().call_soon(time.sleep, 0.6)
+        await asyncio.sleep(0.1)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("blocks", [True, False])
+def test_one_ctrl_c_ends_what_blocks_and_waits_for_what_does_not(
+    blocks: bool, tmp_path: Path
+) -> None:
+    wait = "time.sleep(60)" if blocks else "await asyncio.sleep(60)"
+    program = tmp_path / "blocking.py"
+    program.write_text(
+        textwrap.dedent(f"""
+            import asyncio, time
+            from agentrl.runtime.loop_watch import watch_loop
+
+            async def step():
+                try:
+                    {wait}
+                except asyncio.CancelledError:
+                    await asyncio.sleep(1.5)  # what is to be finished
+                    print("finished")
+                    raise
+
+            async def main():
+                with watch_loop(limit_s=0.3):
+                    print("begun", flush=True)
+                    await step()
+
+            asyncio.run(main())
+        """)
+    )
+    running = subprocess.Popen(
+        [sys.executable, str(program)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    try:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "begun\n"
+        running.send_signal(signal.SIGINT)
+        said, told = running.communicate(timeout=30)
+    finally:
+        running.kill()
+    assert "KeyboardInterrupt" in told
+    assert ("blocks all episodes" in told) is blocks
+    assert said == ("" if blocks else "finished\n")
