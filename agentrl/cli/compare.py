@@ -1,5 +1,6 @@
 """`agentrl compare`."""
 
+import shlex
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Literal
@@ -9,6 +10,7 @@ import typer
 from agentrl.cli.arguments import JsonFlag
 from agentrl.cli.completion import complete_run
 from agentrl.cli.console import show_json, show_table, show_text
+from agentrl.cli.train import program
 
 
 def compare(
@@ -84,4 +86,5 @@ def compare(
             show_table((title, "task", "A", "B"), rows)
     if show > 0 and (comparison.gained or comparison.lost):
         for folder in filter(Path.is_dir, (a, b)):
-            show_text(f"agentrl view {folder} shows the trajectories")
+            words = shlex.join([program(), "view", str(folder)])
+            show_text(f"{words} shows the trajectories")

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -74,6 +75,11 @@ def _parse_override(text: str, root: type[ConfigSection]) -> tuple[str, Any, str
         raise ConfigError(
             f"{text!r} is not an override, because it has no '='; write key=value, such as "
             "run.steps=20"
+        )
+    if any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise ConfigError(
+            f"override {ascii(text)} is not valid {sys.getfilesystemencoding()}; check the bytes, and the "
+            "locale (LC_ALL=C.UTF-8)"
         )
     key = key.strip()
     try:
