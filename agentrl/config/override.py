@@ -78,8 +78,8 @@ def _parse_override(text: str, root: type[ConfigSection]) -> tuple[str, Any, str
         )
     if any("\ud800" <= letter <= "\udfff" for letter in text):
         raise ConfigError(
-            f"override {ascii(text)} is not valid {sys.getfilesystemencoding()}; check the bytes, and the "
-            "locale (LC_ALL=C.UTF-8)"
+            f"override {text!a} is not valid {sys.getfilesystemencoding()}; check the bytes, "
+            "and the locale (LC_ALL=C.UTF-8)"
         )
     key = key.strip()
     try:

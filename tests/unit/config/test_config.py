@@ -207,7 +207,7 @@ def test_a_file_that_is_no_config_is_refused(tmp_path: Path, content: bytes, say
     ("override", "says"),
     [
         ("run.steps", "'run.steps' is not an override, because it has no '='; write key=value"),
-        ("run.name=\udcff", r"override 'run.name=.udcff' is not valid utf-8; check the bytes"),
+        ("run.name=\udcff", "override 'run.name=\\udcff' is not valid utf-8; check the bytes"),
         ("run..steps=1", "'run..steps' has an empty part; write a.b=c"),
         ("run.steps=[1", "override run.steps=[1: '[1' is not a YAML value"),
         ("env.kwargs.x=!!set {a}", "'!!set {a}' is not a YAML value: !!set, but a config holds"),
