@@ -1,4 +1,4 @@
-"""How far a warm start came: one file, from which a run that was interrupted goes on."""
+"""Progress of a warm start: one file, from which a run that was interrupted goes on."""
 
 import hashlib
 import json

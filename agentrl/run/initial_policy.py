@@ -52,7 +52,7 @@ class InitialPolicyBuilder:
     config: RunConfig
     folder: Path
     interrupted: Path
-    """Where a warm start that is interrupted leaves how far it came."""
+    """File that keeps the progress of a warm start that is interrupted."""
     make_env: Callable[[], Env]
     summary: RunSummary
     progress: RunProgress
