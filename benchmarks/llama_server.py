@@ -2,8 +2,10 @@
 
 import http.client
 import json
+import os
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +15,8 @@ from typing import Any
 import torch
 from gguf import GGMLQuantizationType, GGUFWriter
 from transformers import AutoConfig, AutoTokenizer
+
+from agentrl.runtime import supervisor
 
 START_S = 120.0
 WAIT_S = 1200.0
@@ -46,8 +50,11 @@ class LlamaServer:
         command += ["--ctx-size", str(slots * context_tokens), "--no-webui", "--no-warmup"]
         command += ["--cache-type-k", cache, "--cache-type-v", cache, "--threads-http", "4"]
         self._log = file.with_suffix(".log")
+        theirs, self._owner = os.pipe()
+        supervised = [sys.executable, "-I", str(supervisor.__file__), str(theirs), "", *command]
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+            self._process = subprocess.Popen(supervised, stdout=log, stderr=log, pass_fds=(theirs,))
+        os.close(theirs)
         deadline = time.monotonic() + START_S
         while not self._is_ready():
             if self._process.poll() is not None or time.monotonic() > deadline:
@@ -81,8 +88,8 @@ class LlamaServer:
         return [_read_reply(reply, logprobs=logprobs) for reply in replies]
 
     def close(self) -> None:
-        """End the process."""
-        self._process.terminate()
+        """End the process, which ends with this one at the latest."""
+        os.close(self._owner)
         self._process.wait(30)
 
     def _is_ready(self) -> bool:
