@@ -58,7 +58,7 @@ class RunFolder:
         self.metrics = path / "metrics.jsonl"
         self.summary = path / "summary.json"
         self.policy = path / "policy"
-        self.warmstart = path / "warmstart.safetensors"
+        self.warmstart = path / "warmstart-state.safetensors"
         self.checkpoints = path / "checkpoints"
         self.store = path / "store"
         self._lock: int | None = lock

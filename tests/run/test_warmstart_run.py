@@ -52,7 +52,7 @@ def test_a_warm_start_goes_on_after_a_kill_and_after_a_stop(tmp_path: Path, root
     told, _ = whole.communicate(timeout=300)
     assert whole.returncode == 0, told
     folder = tmp_path / "runs/broken"
-    file = folder / "warmstart.safetensors"
+    file = folder / "warmstart-state.safetensors"
     codes = []
     for number, stop in enumerate((signal.SIGKILL, signal.SIGTERM)):
         before = file.read_bytes() if number else b""
@@ -74,4 +74,4 @@ def test_a_warm_start_goes_on_after_a_kill_and_after_a_stop(tmp_path: Path, root
         tmp_path / "runs" / name / "policy/model.safetensors" for name in ("whole", "broken")
     ]
     assert weights[0].read_bytes() == weights[1].read_bytes()
-    assert not list((tmp_path / "runs").glob("*/warmstart.safetensors")), "it is of no use any more"
+    assert not list((tmp_path / "runs").glob("*/warmstart-state.safetensors")), "it is of no use any more"

@@ -93,7 +93,7 @@ def test_what_was_interrupted_ends_as_in_one_piece(
     stop_after: int, precision: Precision, tmp_path: Path
 ) -> None:
     whole, summary, steps = train(None, precision=precision)
-    file = tmp_path / "warmstart.safetensors"
+    file = tmp_path / "warmstart-state.safetensors"
     _, none, told = train(file, stop_after=stop_after, precision=precision)
     assert (none, told) == (None, [0, *range(1, stop_after + 1)])
     # All that trains is in the file: it goes on from another model's weights.
@@ -110,7 +110,7 @@ def test_what_had_learnt_enough_when_it_was_interrupted_learns_no_more(tmp_path:
     assert summary is not None
     assert summary.reached
     assert 10 < summary.steps < 400
-    file = tmp_path / "warmstart.safetensors"
+    file = tmp_path / "warmstart-state.safetensors"
     train(file, stop_after=summary.steps, section=section)
     resumed, other, told = train(file, section=section)
     assert same(whole, resumed)
@@ -134,7 +134,7 @@ def test_what_had_learnt_enough_when_it_was_interrupted_learns_no_more(tmp_path:
 def test_what_is_trained_on_something_else_begins_anew(
     change: dict[str, Any], tmp_path: Path
 ) -> None:
-    file = tmp_path / "warmstart.safetensors"
+    file = tmp_path / "warmstart-state.safetensors"
     train(file, stop_after=5)
     resumed, _, told = train(file, **change)
     assert told == [0, *range(1, 13)]
@@ -143,7 +143,7 @@ def test_what_is_trained_on_something_else_begins_anew(
 
 @pytest.mark.parametrize("spoil", ["cut", "text", "empty", "other"])
 def test_a_damaged_file_is_told_with_the_way_out(spoil: str, tmp_path: Path) -> None:
-    file = tmp_path / "warmstart.safetensors"
+    file = tmp_path / "warmstart-state.safetensors"
     train(file, stop_after=5)
     data = file.read_bytes()
     spoilt = {"cut": data[:-40], "text": b"{}" * 90, "empty": b"", "other": data[:8] + data[9:]}
@@ -181,7 +181,7 @@ def test_it_is_written_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_full_disk_leaves_the_file_of_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = tmp_path / "warmstart.safetensors"
+    file = tmp_path / "warmstart-state.safetensors"
     train(file, stop_after=3)
     before = file.read_bytes()
 

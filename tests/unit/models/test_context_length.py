@@ -107,6 +107,7 @@ def test_a_folder_without_a_config_has_no_limit(tmp_path: Path) -> None:
 def test_a_run_is_told_before_it_begins(tmp_path: Path) -> None:
     fields = {"model_type": "qwen3", "max_position_embeddings": 2048}
     (tmp_path / "config.json").write_text(json.dumps(fields), encoding="utf-8")
+    (tmp_path / "tokenizer.json").touch()
     said: list[str] = []
     check_machine(run(4096, str(tmp_path)), said.append)
     assert len(said) == 1
