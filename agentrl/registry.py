@@ -378,10 +378,13 @@ class _Registry(Mapping[str, EnvSpec]):
         near = get_close_matches(str(wanted).lower(), by_lower, n=3, cutoff=0.5)
         if near:
             ids = [by_lower[key] for key in near]
-            return f"the most similar ids are {ids}; name your own environment as module:Class"
+            return (
+                f"the most similar ids are {ids}; name your own environment as module:Class, or as "
+                f"module:{wanted} where the module registers it"
+            )
         return (
             f"{len(self._specs)} environments are registered (agentrl envs lists them); register "
-            "yours with agentrl.register, or name it as module:Class"
+            f"yours with agentrl.register and name it as module:{wanted}, or as module:Class"
         )
 
     def __getitem__(self, id: str) -> EnvSpec:

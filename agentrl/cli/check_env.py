@@ -16,8 +16,14 @@ def check_env(
     max_turns: Annotated[
         int, typer.Option(min=1, help="Maximum number of turns per episode of the gold player.")
     ] = 16,
+    gold_reward: Annotated[
+        float, typer.Option(help="Reward that the gold player must earn, and doing nothing not.")
+    ] = 1.0,
     timeout_s: Annotated[
-        float, typer.Option(min=0.1, help="Timeout of each call, in seconds.")
+        float,
+        typer.Option(
+            min=0.1, help="Timeout of each call that does not block the event loop, in seconds."
+        ),
     ] = 60.0,
     grace_s: Annotated[
         float,
@@ -36,7 +42,12 @@ def check_env(
 
     env = make(id, **parse_env_kwargs(kwargs))
     proving = check(
-        env, episodes=episodes, max_turns=max_turns, timeout_s=timeout_s, grace_s=grace_s
+        env,
+        episodes=episodes,
+        max_turns=max_turns,
+        gold_reward=gold_reward,
+        timeout_s=timeout_s,
+        grace_s=grace_s,
     )
     promises = list(asyncio.run(proving))
     if as_json:

@@ -208,7 +208,8 @@ class _Check(PromiseCheck):
         self.expect(
             earned < self.gold_reward,
             "doing nothing does not score",
-            f"empty answers to task {task.id!r} earned {earned}",
+            f"empty answers to task {task.id!r} earned {earned:g}, as much as the gold player must "
+            f"(gold_reward, {self.gold_reward:g})",
         )
         if any(step[2] or step[3] for step in first):
             await self.expect_refusal("a step after the end raises", task)
@@ -221,8 +222,9 @@ class _Check(PromiseCheck):
         self.expect(
             earned >= self.gold_reward,
             "gold scores",
-            f"the gold player earned {earned} on task {task.id!r}, of {self.gold_reward}; "
-            f"it did {[action.message for action in gold]}",
+            f"the gold player earned {earned:g} on task {task.id!r}, but must earn at least "
+            f"{self.gold_reward:g}: mend it, or say what it earns (gold_reward, --gold-reward); it "
+            f"did {[action.message for action in gold]}",
         )
         await self.expect_refusal("a step after the end raises", task)
 

@@ -289,7 +289,7 @@ def test_check_env_plays_the_environment(
     hasty = ("--max-turns", "1", "--timeout-s", "30", "--grace-s", "9")
     code, _, err = agentrl(capsys, "check-env", "shop_one/Multiply-v0", *hasty)
     assert code == 2
-    assert "gold scores: the gold player earned 0.0" in err, "one action is not enough"
+    assert "gold scores: the gold player earned 0 on task" in err, "one action is not enough"
     for kwargs, says in (
         ("{", "broken JSON"),
         ("[" * 5000 + "]" * 5000, "the JSON is nested more than 64 deep"),
