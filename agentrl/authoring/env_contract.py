@@ -8,8 +8,9 @@ import asyncio
 import json
 import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache, partial
 from typing import Any, cast, get_args
 
 from agentrl.authoring.json_schema import find_tool_fault
@@ -32,6 +33,8 @@ SPLITS_HAVE_TASKS = "both splits have tasks"
 
 CLOSE_S = 10.0
 """Deadline of an environment's close."""
+STUBBORN_S = 5.0
+"""Time that a cancelled method has to end before it is named."""
 ROLES: tuple[str, ...] = get_args(Role)
 REWARD_MAX = 1e100
 """Largest size of a reward: the sum of squares of any number of them is a number still."""
@@ -247,7 +250,8 @@ async def reset_env(
     deadline = _name_deadline("rollout.reset_s", reset_s)
     with blame(EnvError, f"reset of task {task.id}", deadline=deadline, limit=limit):
         async with limit:
-            returned = await env.reset(seed=seed, options={"task": task.copy(), **options})
+            with _tell_stubborn(env, "reset", reset_s):
+                returned = await env.reset(seed=seed, options={"task": task.copy(), **options})
         return check_opening(env, returned)[0]
 
 
@@ -257,7 +261,8 @@ async def step_env(env: Env, task: Task, action: Action, *, step_s: float | None
     deadline = _name_deadline("rollout.step_s", step_s)
     with blame(EnvError, f"step of task {task.id}", deadline=deadline, limit=limit):
         async with limit:
-            returned = await env.step(action)
+            with _tell_stubborn(env, "step", step_s):
+                returned = await env.step(action)
         return check_step(env, returned)
 
 
@@ -268,11 +273,41 @@ async def close_env(env: Env, what: str) -> None:
     with blame(EnvError, what):
         try:
             async with limit:
-                await env.close()
+                with _tell_stubborn(env, "close", CLOSE_S):
+                    await env.close()
         except TimeoutError:
             if not limit.expired():
                 raise
             _warn_of_late_close(method_place(unwrap_env(env), "close"))
+
+
+@contextmanager
+def _tell_stubborn(env: Env, method: str, deadline_s: float | None) -> Generator[None]:
+    """Warn of a method that goes on after its deadline has cancelled it: nothing can end it."""
+    if deadline_s is None:
+        yield
+        return
+    tell = partial(_warn_of_stubborn, env, method)
+    timer = asyncio.get_running_loop().call_later(deadline_s + STUBBORN_S, tell)
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _warn_of_stubborn(env: Env, method: str) -> None:
+    _warn_once_of_stubborn(method, method_place(unwrap_env(env), method))
+
+
+@cache
+def _warn_once_of_stubborn(method: str, place: str) -> None:
+    _log.warning(
+        "the environment's %s%s goes on, %g s after its deadline has cancelled it, and everything "
+        "waits for it: code that catches CancelledError must raise it again",
+        method,
+        f" (at {place})" if place else "",
+        STUBBORN_S,
+    )
 
 
 @cache

@@ -74,4 +74,6 @@ def test_a_warm_start_goes_on_after_a_kill_and_after_a_stop(tmp_path: Path, root
         tmp_path / "runs" / name / "policy/model.safetensors" for name in ("whole", "broken")
     ]
     assert weights[0].read_bytes() == weights[1].read_bytes()
-    assert not list((tmp_path / "runs").glob("*/warmstart-state.safetensors")), "it is of no use any more"
+    assert not list((tmp_path / "runs").glob("*/warmstart-state.safetensors")), (
+        "it is of no use any more"
+    )

@@ -12,14 +12,23 @@ not; an id that may come twice; a task that is not copied, or its data or its an
 import asyncio
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pytest
 
-from agentrl.authoring.env_contract import check_opening, check_step, read_tasks, reset_env
+from agentrl.authoring import env_contract
+from agentrl.authoring.env_contract import (
+    check_opening,
+    check_step,
+    close_env,
+    read_tasks,
+    reset_env,
+    step_env,
+)
 from agentrl.engine.scripted import ScriptedEngine
-from agentrl.env import Action, Env, Observation, Step
+from agentrl.env import Action, Env, Observation, Step, say
 from agentrl.errors import CheckError, ConfigError, ContractError, EnvError
 from agentrl.message import Message
 from agentrl.rollout.demonstrations import PlannedDemonstration, demonstrate
@@ -326,3 +335,48 @@ def test_an_evaluation_without_one_reward_stops() -> None:
         r"bad_env.py:12, in step; 1 x tool, mostly: y\), so there is nothing to score",
     ):
         check_scored(failed)
+
+
+@pytest.mark.parametrize("method", ["reset", "step", "close"])
+async def test_what_goes_on_after_its_cancellation_is_named(
+    method: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Mutants seen caught: told of a method that ends when it is cancelled; never told."""
+    monkeypatch.setattr(env_contract, "STUBBORN_S", 0.05)
+    monkeypatch.setattr(env_contract, "CLOSE_S", 0.01)
+    hangs, swallows = True, False
+
+    async def hang() -> None:
+        if hangs:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                if not swallows:
+                    raise
+                await asyncio.sleep(0.2)
+
+    class Slow(Honest):
+        async def reset(self, **given: Any) -> Any:
+            if method == "reset":
+                await hang()
+            return await super().reset(**given)
+
+        async def step(self, action: Action) -> Step:
+            if method == "step":
+                await hang()
+            return await super().step(action)
+
+        async def close(self) -> None:
+            if method == "close":
+                await hang()
+
+    task = next(iter(Honest().tasks("train")))
+    for swallows in (False, True):
+        env = Slow()
+        with suppress(EnvError):
+            await reset_env(env, task, seed=0, options={}, reset_s=0.01)
+            await step_env(env, task, say("5"), step_s=0.01)
+        await close_env(env, "close")
+        told = [one.getMessage() for one in caplog.records if "goes on" in one.getMessage()]
+        assert len(told) == swallows
+    assert re.match(rf"the environment's {method} \(at {HERE}:\d+, in {method}\) goes on", told[0])
