@@ -61,7 +61,7 @@ class RecordedCall(_Closed):
     @field_validator("arguments")
     @classmethod
     def _check_arguments(cls, arguments: dict[str, Any]) -> dict[str, Any]:
-        """A policy that learns to write what is no JSON is refused when it does."""
+        """Refuse what is no JSON: a policy would learn to write it."""
         check_json(arguments)
         return arguments
 

@@ -32,11 +32,6 @@ class WarmstartPosition:
     """Loss of each step."""
     trained_tokens: int = 0
 
-    @property
-    def steps(self) -> int:
-        """Number of steps."""
-        return len(self.losses)
-
 
 @dataclass(slots=True, kw_only=True)
 class WarmstartFile:

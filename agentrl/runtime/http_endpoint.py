@@ -73,6 +73,10 @@ class EndpointRefusedError(ConfigError):
         self.status = status
 
 
+class EndpointRequestError(EngineError):
+    """Refusal of one request, for what it asks."""
+
+
 class EndpointUnavailableError(EngineError):
     """Failure after which another try may get an answer."""
 
@@ -286,7 +290,7 @@ class HttpEndpointClient:
                 status=status,
             )
         if status not in PASSING and status < 500:
-            return EngineError(f"{self._endpoint} refused a request: {text}")
+            return EndpointRequestError(f"{self._endpoint} refused a request: {text}")
         retry_after = response.headers.get("retry-after", "")
         waits = retry_after.replace(".", "", 1).isdecimal()
         return EndpointUnavailableError(text, asked_s=float(retry_after) if waits else None)

@@ -67,13 +67,22 @@ class EndpointChat:
 
 def turn_bytes(message: Mapping[str, Any]) -> tuple[int, ...]:
     """Return a message as a line for `EndpointChat.parse`; a lookup or type error for none."""
-    if not isinstance(message.get("content") or "", str):
-        raise TypeError("the content is not text")
+    message = {**message, "content": _read_content(message.get("content") or "")}
     for call in message.get("tool_calls") or ():
         if not isinstance(call["function"]["name"], str) or not isinstance(call.get("id", ""), str):
             raise TypeError("the name or id of a call is not text")
     fields = {name: message[name] for name in ("content", "tool_calls") if message.get(name)}
     return _bytes([{"role": "assistant", **fields}])
+
+
+def _read_content(content: Any) -> str:
+    """Return a text, or the texts of a list of parts; what a model thought is none of them."""
+    if isinstance(content, list):
+        parts = cast("list[Any]", content)
+        content = "".join(part["text"] for part in parts if part["type"] != "thinking")
+    if not isinstance(content, str):
+        raise TypeError("the content is not text")
+    return content
 
 
 def conversation(token_ids: Sequence[int]) -> tuple[list[dict[str, Any]], list[ToolSchema]]:

@@ -196,6 +196,8 @@ async def test_an_endpoint_that_goes_on_failing_is_told_now_and_then(
         (httpx.Response(200, json={"choices": []}), EngineError, "no message"),
         (httpx.Response(200, json=[]), EngineError, "no message"),
         (said({"content": 5}), EngineError, "no message"),
+        (said({"content": [{"type": "image"}]}), EngineError, "no message"),
+        (said({"content": ["I"]}), EngineError, "no message"),
         (said({"tool_calls": [{"function": {"name": 5}}]}), EngineError, "no message"),
         (said({"tool_calls": {"a": 1}}), EngineError, "no message"),
         (said({"content": "I"}, "content_filter"), EngineError, "withheld a turn .*content_filter"),
@@ -354,6 +356,52 @@ async def test_absurd_arguments_are_a_malformed_call(arguments: str, wrong: str)
     ((said_again, *_), _) = conversation(done.token_ids)
     (back, _) = said_again["tool_calls"]
     assert json.loads(back["function"]["arguments"]) == {"malformed": arguments}
+
+
+async def test_a_content_of_parts_is_its_texts() -> None:
+    """As Mistral's reasoning models answer."""
+    thought = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
+    parts = [thought, {"type": "text", "text": "it "}, {"type": "text", "text": "is"}]
+    async with engine(lambda asked: said({"content": parts})) as asks:
+        assert CHAT.parse((await asks.generate(request())).token_ids).text == "it is"
+
+
+@pytest.mark.parametrize(
+    ("refusal", "fields"),
+    [
+        (
+            "Unsupported parameter: 'max_tokens' is not supported with this model. Use "
+            "'max_completion_tokens' instead.",
+            {"max_completion_tokens", "seed"},
+        ),
+        (
+            '{"detail":[{"type":"extra_forbidden","loc":["body","seed"],"msg":"Extra inputs"}]}',
+            {"max_tokens"},
+        ),
+        ("max_tokens is too large", None),
+    ],
+)
+async def test_fields_that_an_endpoint_refuses_go_by_its_names(
+    refusal: str, fields: set[str] | None
+) -> None:
+    """Mutants seen caught: asked with the old name each time; any refusal taken for a field's."""
+    asked_for: list[set[str]] = []
+
+    def handler(asked: httpx.Request) -> httpx.Response:
+        body = json.loads(asked.content)
+        asked_for.append({"max_tokens", "max_completion_tokens", "seed"} & {*body})
+        if asked_for[-1] == fields:
+            return said({"content": "yes"})
+        return httpx.Response(422, text=refusal)
+
+    async with engine(handler) as asks:
+        if fields is None:
+            with pytest.raises(EngineError, match="refused a request: 422 max_tokens is too large"):
+                await asks.generate(request())
+            return
+        for _ in range(2):
+            assert CHAT.parse((await asks.generate(request())).token_ids).text == "yes"
+    assert asked_for == [{"max_tokens", "seed"}, fields, fields]
 
 
 async def test_arguments_may_be_a_value() -> None:
