@@ -398,6 +398,7 @@ async def test_fields_that_an_endpoint_refuses_go_by_its_names(
         if fields is None:
             with pytest.raises(EngineError, match="refused a request: 422 max_tokens is too large"):
                 await asks.generate(request())
+            assert asked_for == [{"max_tokens", "seed"}]
             return
         for _ in range(2):
             assert CHAT.parse((await asks.generate(request())).token_ids).text == "yes"
