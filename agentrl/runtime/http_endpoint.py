@@ -3,11 +3,12 @@
 import asyncio
 import logging
 import os
+import re
 import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from agentrl.errors import ConfigError, EngineError, EngineLost
 from agentrl.runtime.json_limits import JsonLimitError, JsonLimits, read_json
@@ -134,6 +135,8 @@ class HttpEndpointClient:
         self._endpoint = endpoint
         self._first_wait_s = first_wait_s
         self._httpx = httpx
+        self._names: dict[str, str] = {}
+        """Names that fields have at this endpoint; empty for what it does not take."""
         self._client = httpx.AsyncClient(
             base_url=endpoint.url.rstrip("/") + "/",
             headers={"Authorization": f"Bearer {key}"} if key else {},
@@ -166,6 +169,22 @@ class HttpEndpointClient:
                 f"{self._endpoint} answered {_beginning(answer)!r:.300}, which cannot be parsed: "
                 f"{error}"
             ) from error
+
+    async def ask_chat(self, body: Mapping[str, Any], *, limits: JsonLimits = ANSWER_LIMITS) -> Any:
+        """Return the JSON of a chat completion; raises as `ask` does.
+
+        A field that this endpoint refuses is asked for by its own name from then on, or not at all.
+        """
+        while True:
+            named = {self._names.get(name, name): value for name, value in body.items()}
+            named.pop("", None)
+            try:
+                return await self.ask("chat/completions", named, limits=limits)
+            except EndpointRequestError as error:
+                refused = _find_refused_field(str(error), named)
+                if refused is None:
+                    raise
+                self._names |= refused
 
     async def ask_once(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """Return the JSON of an answer, or None where it has none; tries once, for what must not be
@@ -294,6 +313,33 @@ class HttpEndpointClient:
         retry_after = response.headers.get("retry-after", "")
         waits = retry_after.replace(".", "", 1).isdecimal()
         return EndpointUnavailableError(text, asked_s=float(retry_after) if waits else None)
+
+
+def _find_refused_field(refusal: str, body: Mapping[str, Any]) -> dict[str, str] | None:
+    """Return the field of a request that a refusal is about, with its other name; None for none.
+
+    Newer models of OpenAI take `max_completion_tokens` alone, and some servers take no seed, which
+    only makes a repetition likelier.
+    """
+    if "max_tokens" in body and "max_completion_tokens" in refusal:
+        return {"max_tokens": "max_completion_tokens"}
+    if "seed" in body and re.search(r"""['"]seed['"]""", refusal):
+        return {"seed": ""}
+    return None
+
+
+def read_content(content: Any) -> str:
+    """Return the text of a message's content, or the texts of its parts; "" for none.
+
+    What a model thought, in parts of type `thinking`, is not what it says. Raises a lookup or type
+    error for any other content.
+    """
+    if isinstance(content, list):
+        parts = cast("list[Any]", content)
+        content = "".join(part["text"] for part in parts if part["type"] != "thinking")
+    if not isinstance(content or "", str):
+        raise TypeError("the content is not text")
+    return content or ""
 
 
 def _beginning(said: bytes | bytearray) -> str:

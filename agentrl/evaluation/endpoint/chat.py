@@ -9,6 +9,7 @@ from agentrl.chat.call_json import CALL_LIMITS, CALLS_MAX, TOO_MANY, call_of
 from agentrl.chat.renderer import TokenSegment
 from agentrl.env import Action, ToolSchema
 from agentrl.message import Content, Image, Message, ToolCall
+from agentrl.runtime.http_endpoint import read_content
 from agentrl.runtime.json_limits import JsonLimitError, check_json, read_json
 
 END = ord("\n")
@@ -67,22 +68,12 @@ class EndpointChat:
 
 def turn_bytes(message: Mapping[str, Any]) -> tuple[int, ...]:
     """Return a message as a line for `EndpointChat.parse`; a lookup or type error for none."""
-    message = {**message, "content": _read_content(message.get("content") or "")}
+    message = {**message, "content": read_content(message.get("content"))}
     for call in message.get("tool_calls") or ():
         if not isinstance(call["function"]["name"], str) or not isinstance(call.get("id", ""), str):
             raise TypeError("the name or id of a call is not text")
     fields = {name: message[name] for name in ("content", "tool_calls") if message.get(name)}
     return _bytes([{"role": "assistant", **fields}])
-
-
-def _read_content(content: Any) -> str:
-    """Return a text, or the texts of a list of parts; what a model thought is none of them."""
-    if isinstance(content, list):
-        parts = cast("list[Any]", content)
-        content = "".join(part["text"] for part in parts if part["type"] != "thinking")
-    if not isinstance(content, str):
-        raise TypeError("the content is not text")
-    return content
 
 
 def conversation(token_ids: Sequence[int]) -> tuple[list[dict[str, Any]], list[ToolSchema]]:

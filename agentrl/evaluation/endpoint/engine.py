@@ -2,15 +2,13 @@
 
 import asyncio
 import math
-import re
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from agentrl.errors import ConfigError, EngineError
 from agentrl.evaluation.endpoint.chat import conversation, turn_bytes
 from agentrl.policy import Completion, GenerateRequest
 from agentrl.runtime.closing import ClosingResource
-from agentrl.runtime.http_endpoint import EndpointRequestError, HttpEndpoint, HttpEndpointClient
+from agentrl.runtime.http_endpoint import HttpEndpoint, HttpEndpointClient
 from agentrl.runtime.json_limits import JsonLimits
 
 if TYPE_CHECKING:
@@ -42,8 +40,6 @@ class EndpointEngine(ClosingResource):
         self._resumed = asyncio.Event()
         self._resumed.set()
         self._open = True
-        self._names: dict[str, str] = {}
-        """Names that fields have at this endpoint; empty for what it does not take."""
 
     @property
     def version(self) -> int:
@@ -101,19 +97,6 @@ class EndpointEngine(ClosingResource):
         for task in self._flights.values():
             task.cancel()
 
-    async def _ask(self, body: dict[str, Any]) -> Any:
-        """Ask for a completion; fields that this endpoint refuses go by its own name, or not."""
-        while True:
-            named = {self._names.get(name, name): value for name, value in body.items()}
-            named.pop("", None)
-            try:
-                return await self._client.ask("chat/completions", named, limits=TURN_LIMITS)
-            except EndpointRequestError as error:
-                refused = _find_refused_field(str(error), named)
-                if refused is None:
-                    raise
-                self._names |= refused
-
     async def _turn(self, request: GenerateRequest) -> Completion:
         messages, tools = conversation(request.prompt)
         body: dict[str, Any] = {
@@ -128,7 +111,7 @@ class EndpointEngine(ClosingResource):
             body["tools"] = tools
         if request.sampling.top_p < 1:
             body["top_p"] = request.sampling.top_p
-        answer = await self._ask(body)
+        answer = await self._client.ask_chat(body, limits=TURN_LIMITS)
         try:
             choice = answer["choices"][0]
             tokens = turn_bytes(choice["message"])
@@ -148,16 +131,3 @@ class EndpointEngine(ClosingResource):
             versions=(0,) * (len(tokens) - cut),
             finish="length" if cut else "stop",
         )
-
-
-def _find_refused_field(refusal: str, body: Mapping[str, Any]) -> dict[str, str] | None:
-    """Return the field of a request that a refusal is about, with its other name; None for none.
-
-    Newer models of OpenAI take `max_completion_tokens` alone, and some servers take no seed, which
-    only makes a repetition likelier.
-    """
-    if "max_tokens" in body and "max_completion_tokens" in refusal:
-        return {"max_tokens": "max_completion_tokens"}
-    if "seed" in body and re.search(r"""['"]seed['"]""", refusal):
-        return {"seed": ""}
-    return None

@@ -18,7 +18,7 @@ from agentrl.errors import ConfigError, EngineError, JudgeError
 from agentrl.message import Message
 from agentrl.rewards import last_text
 from agentrl.runtime.atomic_files import disk_advice, write_text
-from agentrl.runtime.http_endpoint import KEY, HttpEndpoint, HttpEndpointClient
+from agentrl.runtime.http_endpoint import KEY, HttpEndpoint, HttpEndpointClient, read_content
 from agentrl.runtime.json_limits import JsonLimits
 from agentrl.runtime.scope import shared
 from agentrl.task import Task
@@ -204,7 +204,7 @@ class JudgeClient:
             async with asyncio.timeout(settings.deadline_s), self._room:
                 self._check_budget()
                 self._spent.calls += 1
-                answer = await self._client.ask("chat/completions", body, limits=VERDICT_LIMITS)
+                answer = await self._client.ask_chat(body, limits=VERDICT_LIMITS)
         except TimeoutError as error:
             raise JudgeError(
                 f"{settings.model} gave no verdict within deadline_s, {settings.deadline_s:g} s"
@@ -213,16 +213,16 @@ class JudgeClient:
             raise JudgeError(f"the judge: {error}") from error
         try:
             choice = answer["choices"][0]
-            reply, ended = choice["message"]["content"], choice.get("finish_reason")
+            reply, ended = read_content(choice["message"]["content"]), choice.get("finish_reason")
             self._spent.tokens += int((answer.get("usage") or {}).get("total_tokens") or 0)
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             raise JudgeError(f"the judge answered without a message: {answer!r:.200}") from error
         if ended == "length":
             raise JudgeError(
                 f"{settings.model} was cut at {settings.max_tokens} tokens, so its score may be: "
-                f"{str(reply)[-200:]!r}; raise max_tokens"
+                f"{reply[-200:]!r}; raise max_tokens"
             )
-        return reply if isinstance(reply, str) else ""
+        return reply
 
     def _check_budget(self) -> None:
         spent = asdict(self._spent)

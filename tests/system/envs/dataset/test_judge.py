@@ -25,8 +25,10 @@ class JudgeServer:
     """Chat completions over HTTP, with scripted replies."""
 
     def __init__(self) -> None:
-        self.replies: list[str | int | None] = []
-        """Text, status, or None for no answer; the last one is repeated."""
+        self.replies: list[str | int | list[dict[str, str]] | None] = []
+        """Content, status, or None for no answer; the last one is repeated."""
+        self.is_new = False
+        """Whether it takes `max_completion_tokens` in place of `max_tokens`."""
         self.bodies: list[dict[str, Any]] = []
         self.heads: list[str] = []
         self.url = ""
@@ -55,6 +57,12 @@ class JudgeServer:
                     writer.write(b"x" * 2**16)
                     self.sent_bytes += 2**16
                     await writer.drain()
+            writer.close()
+            return
+        if self.is_new and "max_tokens" in self.bodies[-1]:
+            refusal = b"Use 'max_completion_tokens' instead."
+            writer.write(f"HTTP/1.1 400 X\r\nContent-Length: {len(refusal)}\r\n".encode())
+            writer.write(b"Connection: close\r\n\r\n" + refusal)
             writer.close()
             return
         reply = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
@@ -123,6 +131,16 @@ async def test_a_verdict_is_a_share_of_the_scale(judged: Judged, server: JudgeSe
     (body,) = server.bodies
     assert body["messages"][0]["content"].endswith("): four")
     assert (body["model"], body["temperature"], body["max_tokens"]) == ("m", 0.0, 1024)
+
+
+async def test_a_newer_judge_is_asked_in_its_words_and_answers_in_parts(
+    judged: Judged, server: JudgeServer
+) -> None:
+    server.is_new = True
+    server.replies = [[{"type": "thinking"}, {"type": "text", "text": REPLY}]]
+    reward, _ = await judged.play("four")
+    assert reward == 0.7
+    assert [body.get("max_completion_tokens") for body in server.bodies] == [None, 1024]
 
 
 async def test_a_rubric_is_a_weighted_sum(judged: Judged, server: JudgeServer) -> None:
