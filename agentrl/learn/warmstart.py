@@ -134,10 +134,10 @@ def warmstart(
             before = saved.read(supervised.load_state)
         losses = [] if before is None else [*before.losses]
         trained = 0 if before is None else before.trained_tokens
-        done = len(losses)
-        on_start(done)
+        steps_before = len(losses)
+        on_start(steps_before)
         for step, indices in enumerate(_choices(len(rows), section, seed=seed), start=1):
-            if step <= done:
+            if step <= steps_before:
                 continue
             if _has_learnt(losses, section.until_loss):
                 break

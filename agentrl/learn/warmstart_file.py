@@ -50,9 +50,9 @@ class WarmstartFile:
     def write(self, position: WarmstartPosition, state: Mapping[str, Tensor]) -> None:
         """Replace the file; a kill or a full disk leaves the one before."""
         began_s = time.monotonic()
-        said = {_SAID: json.dumps({"of": self.fingerprint, **asdict(position)})}
+        header = {_SAID: json.dumps({"of": self.fingerprint, **asdict(position)})}
         with replaced_file(self.path) as file:
-            write_safetensors(file, state, said=said)
+            write_safetensors(file, state, said=header)
         ended_s = time.monotonic()
         self._next_s = ended_s + max(LEAST_INTERVAL_S, (ended_s - began_s) / WRITE_SHARE)
 
@@ -66,10 +66,10 @@ class WarmstartFile:
             return None
         try:
             with safe_open(self.path, framework="pt") as file:
-                said: dict[str, Any] = json.loads((file.metadata() or {})[_SAID])
-                if said.pop("of") != self.fingerprint:
+                header: dict[str, Any] = json.loads((file.metadata() or {})[_SAID])
+                if header.pop("of") != self.fingerprint:
                     return None
-                position = WarmstartPosition(**said)
+                position = WarmstartPosition(**header)
                 load_state({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
         except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
             raise LearnError(

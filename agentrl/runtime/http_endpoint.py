@@ -176,15 +176,15 @@ class HttpEndpointClient:
         A field that this endpoint refuses is asked for by its own name from then on, or not at all.
         """
         while True:
-            named = {self._names.get(name, name): value for name, value in body.items()}
-            named.pop("", None)
+            fields = {self._names.get(name, name): value for name, value in body.items()}
+            fields.pop("", None)
             try:
-                return await self.ask("chat/completions", named, limits=limits)
+                return await self.ask("chat/completions", fields, limits=limits)
             except EndpointRequestError as error:
-                refused = _find_refused_field(str(error), named)
-                if refused is None:
+                other_names = _find_refused_field(str(error), fields)
+                if other_names is None:
                     raise
-                self._names |= refused
+                self._names |= other_names
 
     async def ask_once(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """Return the JSON of an answer, or None where it has none; tries once, for what must not be
