@@ -37,7 +37,8 @@ class NoisyMiniWobPack(MiniWobPack):
             mistakes: Chance of a mistake before an action that is not the last.
             **settings: Those of `MiniWobPack`; `families` is `FAMILIES` unless given.
         """
-        super().__init__(**{"families": FAMILIES} | settings)
+        choices: dict[str, Any] = {"families": FAMILIES, **settings}
+        super().__init__(**choices)
         self._mistakes = mistakes
 
     def gold(self, task: Task, seen: Sequence[Message]) -> Action:
