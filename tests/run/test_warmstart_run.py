@@ -19,17 +19,22 @@ run: {{name: whole, seed: 3, threads: 1, folder: {folder}}}
 env: {{id: reasoning/ChainSum-v0, kwargs: {{difficulty: 0}}}}
 policy:
   make: {{hidden_size: 32, layers: 1, heads: 2, kv_heads: 2, head_dim: 16, vocab_size: 320}}
-warmstart: {{steps: 300, batch_size: 8, demonstrations: 40}}
+warmstart: {{steps: 60, batch_size: 8, demonstrations: 40}}
 engine: {{slots: 8, context_tokens: 512}}
 """
 OFTEN = """
-import sys
+import time
 from agentrl.learn import warmstart_file
 warmstart_file.LEAST_INTERVAL_S, warmstart_file.WRITE_SHARE = 0.0, 1e9
+write = warmstart_file.WarmstartFile.write
+def write_slowly(*arguments):
+    write(*arguments)
+    time.sleep(0.1)
+warmstart_file.WarmstartFile.write = write_slowly
 from agentrl.cli.app import main
 main()
 """
-"""`agentrl`, which writes how far a warm start came after each step."""
+"""`agentrl`, which writes how far a warm start came after each step, and lets others look."""
 
 
 def start(config: Path, root: Path, *arguments: str) -> "subprocess.Popen[str]":
