@@ -63,10 +63,10 @@ class LlamaServer:
             time.sleep(0.05)
 
     def complete(
-        self, prompts: Sequence[tuple[Sequence[int], int]], *, logprobs: bool
+        self, prompts: Sequence[tuple[Sequence[int], int]]
     ) -> list[tuple[tuple[int, ...], tuple[float, ...]]]:
         """Sample so many tokens after each prompt, asked for at once; return them with log-probs,
-        which are nan where they are not wanted or not told."""
+        which are nan where they are not told."""
 
         def ask(asked: tuple[int, tuple[Sequence[int], int]]) -> Any:
             seed, (prompt, tokens) = asked
@@ -78,14 +78,14 @@ class LlamaServer:
                 "seed": seed,
                 "ignore_eos": True,
                 "return_tokens": True,
-                "n_probs": int(logprobs),
+                "n_probs": 1,
                 "cache_prompt": True,
             }
             return self._call("POST", "/completion", json.dumps(body))
 
         with ThreadPoolExecutor(max(len(prompts), 1)) as pool:
             replies = list(pool.map(ask, enumerate(prompts)))
-        return [_read_reply(reply, logprobs=logprobs) for reply in replies]
+        return [_read_reply(reply) for reply in replies]
 
     def close(self) -> None:
         """End the process, which ends with this one at the latest."""
@@ -111,11 +111,11 @@ class LlamaServer:
             connection.close()
 
 
-def _read_reply(reply: Any, *, logprobs: bool) -> tuple[tuple[int, ...], tuple[float, ...]]:
+def _read_reply(reply: Any) -> tuple[tuple[int, ...], tuple[float, ...]]:
     tokens = tuple(reply["tokens"])
     told = [one["logprob"] for one in reply.get("completion_probabilities", ())]
     # It tells none of tokens that end within a character, and not which these are.
-    if not logprobs or len(told) != len(tokens):
+    if len(told) != len(tokens):
         told = [float("nan")] * len(tokens)
     return tokens, tuple(told)
 

@@ -278,7 +278,7 @@ class LlamaCpp(Sampler):
         """Sample a workload."""
         assert self._server is not None
         asked = [(job.prompt, job.tokens) for job in work]
-        return [Sampled(*reply) for reply in self._server.complete(asked, logprobs=True)]
+        return [Sampled(*reply) for reply in self._server.complete(asked)]
 
     def load(self, weights: StateDict) -> None:
         """Write another file, and start the server anew: it has no call for new weights."""
