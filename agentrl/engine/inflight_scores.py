@@ -1,7 +1,6 @@
 """A request that scores tokens: logits to the log-probs of what somebody else wrote."""
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -72,18 +71,6 @@ class InflightScoreRequest:
             self.entropies += entropy(logprobs).tolist()
         if request.distribution and self.is_done:
             self.distribution = tuple(logprobs[-1].tolist())
-
-    def take_logprobs(
-        self,
-        logprobs: Sequence[float],
-        top_logprobs: Sequence[tuple[tuple[int, float], ...]],
-        *,
-        version: int,
-    ) -> None:
-        """Take the scores of all tokens at once, computed elsewhere."""
-        self.version = version
-        self.logprobs = [*logprobs]
-        self.top_logprobs = [*top_logprobs]
 
     def begin_again(self) -> None:
         """Forget every score: all are of one version."""

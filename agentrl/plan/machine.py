@@ -7,14 +7,14 @@ architecture papers. Peaks are dense, with float32 sums; a link counts one direc
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 from types import ModuleType
 
 from agentrl.errors import ConfigError
 from agentrl.runtime.memory_limit import total_bytes
 
-GB, TB, TERA = 10**9, 10**12, 1e12
+GB, TERA = 10**9, 1e12
 THIS = "this"
 """Name of the machine that plans, measured."""
 LAUNCH_S = 5e-6
@@ -81,10 +81,6 @@ class MachineSpec:
     def name(self) -> str:
         """Return the name that `--machine` takes."""
         return f"{self.count}x{self.device.name}"
-
-    def with_count(self, count: int) -> "MachineSpec":
-        """Return so many of the same devices."""
-        return replace(self, count=count)
 
 
 def _gpu(

@@ -16,6 +16,13 @@ LIMIT_S = 10.0
 """Longest time that a line of the user's may keep the loop without being named."""
 _BEATS = 20
 """Looks at the loop in this time."""
+_STOPPING_BEATS = 4
+"""Looks at the end of which a stop that takes longer is explained."""
+
+_STOPPING = (
+    "stopping: what cannot be left half done, such as an update of the weights, is finished first; "
+    "Ctrl-C twice more does not wait for it, and what is on disk stays good"
+)
 
 _log = logging.getLogger(__name__)
 
@@ -26,7 +33,7 @@ def watch_loop(limit_s: float = LIMIT_S) -> Generator[None]:
 
     Deadlines and cancellations are the loop's to deliver, so none reaches a coroutine that blocks.
     Where the task of this block was cancelled by a first Ctrl-C in the main thread, there is a
-    second one for the line that blocks.
+    second one for the line that blocks. A stop that takes its time is explained.
     """
     watch = _LoopWatch(limit_s)
     thread = threading.Thread(target=watch.run, name="loop watch", daemon=True)
@@ -48,8 +55,11 @@ class _LoopWatch:
 
     def run(self) -> None:
         """Look at the loop until the block ends."""
-        before = ""
+        before, stopping_beats = "", 0
         while not self.ended.wait(self._limit_s / _BEATS):
+            stopping_beats += self._is_stopping()
+            if stopping_beats == _STOPPING_BEATS:
+                _log.warning(_STOPPING)
             place = self._find_place() if time.monotonic() - self._beat_s >= self._limit_s else ""
             if place and place == before:  # twice, for a process that was stopped goes on somewhere
                 self._tell(place)
@@ -58,6 +68,9 @@ class _LoopWatch:
                 self._loop.call_soon_threadsafe(self._beat)
             except RuntimeError:  # it is closed
                 return
+
+    def _is_stopping(self) -> bool:
+        return self._task is not None and self._task.cancelling() > 0
 
     def _beat(self) -> None:
         self._beat_s = time.monotonic()
@@ -68,8 +81,7 @@ class _LoopWatch:
 
     def _tell(self, place: str) -> None:
         _warn_of_block(place, self._limit_s)
-        is_main = self._thread_id == threading.main_thread().ident
-        if is_main and self._task is not None and self._task.cancelling():
+        if self._is_stopping() and self._thread_id == threading.main_thread().ident:
             signal.pthread_kill(self._thread_id, signal.SIGINT)
 
 

@@ -44,7 +44,6 @@ class TraceReplay:
         self.held_s = 0.0
         """Seconds they have had an episode, all together, up to the last `hold`."""
         self._held, self._at_s = 0, 0.0
-        self.delivered: list[int] = []
 
     def hold(self, change: int = 0) -> None:
         """Bring `held_s` up to the present; from now on `change` more environments are held."""

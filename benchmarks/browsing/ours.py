@@ -101,7 +101,6 @@ class Crowd:
     """What so many episodes at once came to."""
 
     episodes_per_s: float
-    steps_per_s: float
     bytes_per_episode: float | None
 
 
@@ -125,4 +124,4 @@ async def at_once(count: int, each: int) -> Crowd:
         for env in envs:
             await env.close()
         await pool.close()
-    return Crowd(count * each / took_s, count * each / took_s, held / count if held else None)
+    return Crowd(count * each / took_s, held / count if held else None)

@@ -2,7 +2,7 @@
 
 Mutants seen caught: frames outside of the loop looked at; a cancelled task looked at never, or one
 that is not cancelled interrupted, too; no beats; told more than once; a watch that goes on behind
-its block.
+its block; a stop explained never, at every look, or where nothing is stopped.
 """
 
 import asyncio
@@ -110,4 +110,5 @@ def test_one_ctrl_c_ends_what_blocks_and_waits_for_what_does_not(
         running.kill()
     assert "KeyboardInterrupt" in told
     assert ("blocks all episodes" in told) is blocks
+    assert told.count("Ctrl-C twice more does not wait") == 1
     assert said == ("" if blocks else "finished\n")
