@@ -31,6 +31,7 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
 ]
 
+WHOLE_BROWSER = "/usr/lib/chromium/chromium"
 CONTROLS = """<!doctype html><title>Controls</title><body style="margin:0">
 <input id=t aria-label=Text onkeyup="log('key')" onchange="log('change')">
 <input type=date aria-label=Date><input type=range min=0 max=10 aria-label=Range>
@@ -88,6 +89,14 @@ async def test_the_environment_keeps_its_promises(pool: BrowserPool, fork: str) 
     env = WebEnv(pack=pack, browser=pool, fork=fork)  # pyright: ignore[reportArgumentType]
     promises = await check_env(env, episodes=1, tasks=3, timeout_s=120, grace_s=20)
     assert {"gold scores", "forks do not interfere", "reset is deterministic"} <= {*promises}
+
+
+@pytest.mark.skipif(not os.path.exists(WHOLE_BROWSER), reason=f"there is no {WHOLE_BROWSER}")
+async def test_a_whole_browser_serves_as_well_as_a_headless_shell() -> None:
+    browser = {"executable": WHOLE_BROWSER, "warm": 0}
+    env = WebEnv(pack=PagesPack(options={"reusable": True}), browser=browser)
+    promises = await check_env(env, episodes=1, tasks=2, timeout_s=120, grace_s=20)
+    assert {"gold scores", "reset is deterministic"} <= {*promises}
 
 
 async def test_a_scope_owns_the_browsers() -> None:
