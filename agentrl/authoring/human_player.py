@@ -79,6 +79,9 @@ class TerminalPlayer:
                 line = (await self._ask()).strip()
             except EOFError:
                 raise PlayerLeft("the terminal was closed") from None
+            except UnicodeDecodeError as error:
+                self._show(f"this line is not UTF-8 ({error.reason}); type it again")
+                continue
             match line:
                 case "":
                     continue
@@ -168,8 +171,12 @@ def _parse_python_calls(line: str) -> list[tuple[str, dict[str, Any]]]:
             raise ValueError("arguments of a tool call must be named: tool(argument=value)")
         arguments: dict[str, Any] = {}
         for keyword in call.keywords:
+            if keyword.arg is None:
+                raise ValueError("write each argument as argument=value; ** is not read")
+            if keyword.arg in arguments:
+                raise ValueError(f"{keyword.arg} is given twice; give it once")
             try:
-                arguments[str(keyword.arg)] = ast.literal_eval(keyword.value)
+                arguments[keyword.arg] = ast.literal_eval(keyword.value)
             except (ValueError, TypeError) as error:
                 raise ValueError(f"{keyword.arg} is not a literal value: {error}") from error
         calls.append((call.func.id, arguments))

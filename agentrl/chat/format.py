@@ -26,6 +26,7 @@ from agentrl.chat.turn_renderer import ANSWER, CALL, SPOKEN, SPOKEN_NEXT, TurnRe
 from agentrl.env import Action, ToolSchema
 from agentrl.errors import ConfigError, EnvError, blame
 from agentrl.message import Image, Message, ToolCall
+from agentrl.runtime.surrogates import replace_surrogates
 from agentrl.trajectory import Source
 
 if TYPE_CHECKING:
@@ -54,9 +55,7 @@ class TextTokenizer:
 
         Half of a surrogate pair, which no tokenizer takes, becomes a question mark.
         """
-        if not text.isascii():
-            text = text.encode(errors="replace").decode()
-        pieces = [piece for piece in self._cuts.split(text) if piece]
+        pieces = [piece for piece in self._cuts.split(replace_surrogates(text)) if piece]
         return tuple(
             token
             for piece in pieces

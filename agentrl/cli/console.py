@@ -89,6 +89,11 @@ def show_text(text: str = "", stream: OutputStream = out) -> None:
     print(text, file=stream.file, flush=True)
 
 
+def show_prompt(text: str) -> None:
+    """Write a text to stdout whose answer is typed on the same line."""
+    print(text, end="", file=out.file, flush=True)
+
+
 def show_error(error: BaseException, message: str = "") -> None:
     """Write an error to stderr, in red on a terminal, and the line of the user's own code."""
     text = f"error: {message or error}"

@@ -82,15 +82,22 @@ def evaluate(
         from agentrl.evaluation.report import HEADINGS
         from agentrl.run import evaluate  # after the line: it takes seconds
 
-        report = evaluate.evaluate(
-            config,
-            checkpoint=checkpoint,
-            progress=progress,
-            out=out,
-            resume=resume,
-            endpoint=http_endpoint,
-            player=player,
-        )
+        try:
+            report = evaluate.evaluate(
+                config,
+                checkpoint=checkpoint,
+                progress=progress,
+                out=out,
+                resume=resume,
+                endpoint=http_endpoint,
+                player=player,
+            )
+        except KeyboardInterrupt:
+            if out is None or not out.exists():
+                raise
+            text = f"stopped; {out} has what was played: the same command with --resume goes on"
+            show_text(text, err)
+            raise typer.Exit(130) from None
     if as_json:
         show_json(report.to_json())
     else:

@@ -41,7 +41,11 @@ def export(
     from agentrl.export import export as write
 
     folder = output or Path(f"{run.resolve().name}.{to}")
-    result = write(run, folder, to=to, split=split, filters=filters or (), tokens=tokens)
+    try:
+        result = write(run, folder, to=to, split=split, filters=filters or (), tokens=tokens)
+    except OSError as error:
+        error.filename = error.filename or str(folder)  # a full disk names none
+        raise
     show_text(f"exported {result.written} trajectories to {folder}")
     if result.left_out:
         show_text(f"{result.left_out} were left out: filtered, or not representable as {to}", err)

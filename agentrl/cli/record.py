@@ -1,20 +1,28 @@
 """`agentrl record`."""
 
+import os
+import select
+import sys
+import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from agentrl.cli.arguments import EnvId, EnvKwargs, check_writable, parse_env_kwargs
-from agentrl.cli.console import err, show_text
+from agentrl.cli.console import err, show_prompt, show_text
 from agentrl.cli.progress import watch
+from agentrl.runtime.threads import run_in_stoppable_thread
 
 if TYPE_CHECKING:
     from agentrl.env import Env
     from agentrl.task import Task
+
+_LOOK_S = 0.2
+"""Time after which who waits for a line looks whether it still has to."""
 
 
 def record(
@@ -66,9 +74,9 @@ def record(
     make_env = partial(make, id, **parse_env_kwargs(kwargs))
     train_tasks = list(islice(read_tasks(make_env(), "train", seed=seed), tasks))
     if player == "human":
-        count = asyncio.run(_record_human(make_env(), train_tasks, file, at=at, terminal=terminal))
-    else:
-        count = asyncio.run(_record_gold(make_env, train_tasks, file, concurrency=concurrency))
+        asyncio.run(_record_human(make_env(), train_tasks, file, at=at, terminal=terminal))
+        return
+    count = asyncio.run(_record_gold(make_env, train_tasks, file, concurrency=concurrency))
     show_text(f"wrote {count} recordings to {file}")
 
 
@@ -98,10 +106,8 @@ async def _record_gold(
 
 async def _record_human(
     env: "Env", tasks: "Sequence[Task]", file: Path, *, at: str, terminal: bool
-) -> int:
+) -> None:
     """Let the person at the terminal play, each episode kept as soon as it is over."""
-    import asyncio
-
     from agentrl.authoring.gold import play
     from agentrl.authoring.human_player import (
         HumanPlayable,
@@ -113,7 +119,9 @@ async def _record_human(
     from agentrl.learn.recording import append_recording, recording_of
     from agentrl.runtime.scope import run_scope
 
-    typed = TerminalPlayer(partial(asyncio.to_thread, input, "> "), show_text)
+    closed: Any = sys.stdin  # None where the shell closed it, `<&-`
+    descriptor = os.open(os.devnull, os.O_RDONLY) if closed is None else sys.stdin.fileno()
+    typed = TerminalPlayer(InputLines(descriptor).read_line, show_text)
     count = 0
     async with run_scope():
         try:
@@ -132,5 +140,35 @@ async def _record_human(
                     count += 1
                     show_text(f"recorded, reward {episode.reward:g}")
         finally:
+            show_text(f"wrote {count} recordings to {file}" if count else "nothing was recorded")
             await env.close()
-    return count
+
+
+class InputLines:
+    """Lines that are typed or piped in; whoever waits for one can be cancelled."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._pending = bytearray()
+
+    async def read_line(self) -> str:
+        """Ask for a line and return it.
+
+        Raises `EOFError` at the end, and `UnicodeDecodeError` for a line that is not UTF-8.
+        """
+        show_prompt("> ")
+        while b"\n" not in self._pending:
+            if not (chunk := await run_in_stoppable_thread(self._read)):
+                break
+            self._pending += chunk
+        line, newline, rest = self._pending.partition(b"\n")
+        self._pending = rest
+        if not line and not newline:
+            raise EOFError
+        return line.decode()
+
+    def _read(self, stop: threading.Event) -> bytes:
+        while not stop.is_set():
+            if select.select([self._descriptor], (), (), _LOOK_S)[0]:
+                return os.read(self._descriptor, 2**16)
+        return b""

@@ -14,9 +14,10 @@ from agentrl.export.atif import atif_of
 from agentrl.export.choice import ExportCondition
 from agentrl.export.episode import ExportedTrajectory, episodes_of
 from agentrl.export.parquet import ParquetFiles
-from agentrl.export.row import FILE, Row, line_of, replace_surrogates, row_of
+from agentrl.export.row import FILE, Row, line_of, row_of
 from agentrl.runtime.atomic_files import write_json
 from agentrl.runtime.image_files import ImageFiles
+from agentrl.runtime.surrogates import replace_surrogates
 from agentrl.task import Split
 
 Format = Literal["jsonl", "hf", "atif"]

@@ -58,21 +58,6 @@ def episode_of(row: Mapping[str, Any], images: ImageFiles) -> ExportedTrajectory
     )
 
 
-def replace_surrogates(value: Any) -> Any:
-    """Return a JSON value with a question mark for half of a surrogate pair, which files lack.
-
-    It is what the policy was shown in its place.
-    """
-    if isinstance(value, str):
-        return value if value.isascii() else value.encode(errors="replace").decode()
-    if isinstance(value, Mapping):
-        fields = cast("Mapping[str, Any]", value)
-        return {replace_surrogates(name): replace_surrogates(one) for name, one in fields.items()}
-    if isinstance(value, list | tuple):
-        return [replace_surrogates(one) for one in cast("Sequence[Any]", value)]
-    return value
-
-
 def line_of(row: Row) -> str:
     """Return a row as one line of a file."""
     return json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n"

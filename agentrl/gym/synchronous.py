@@ -95,6 +95,9 @@ class SynchronousEnv(gymnasium.Env[str, str]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, Info]:
         """Begin an episode; without a seed, on a task chosen by the last one."""
+        given: Any = options
+        if given is not None and not isinstance(given, Mapping):
+            raise TypeError(f"options are a dict, such as one with a task, got {given!r:.80}")
         super().reset(seed=seed)
         episode_seed = int(self.np_random.integers(2**31))
         observation, info = self._run(self.env.reset(seed=episode_seed, options=options))
@@ -102,6 +105,11 @@ class SynchronousEnv(gymnasium.Env[str, str]):
         return self._render(observation), _drop_timings(info)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:
+        given: Any = action
+        if not isinstance(given, str):
+            raise TypeError(
+                f"an action is a text, words or JSON with tool_calls, got {given!r:.80}"
+            )
         env_action = action_of(action)
         self._seen.append(f"[assistant] {action}")
         observation, reward, terminated, truncated, info = self._run(self.env.step(env_action))

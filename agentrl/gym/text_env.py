@@ -88,7 +88,7 @@ class GymnasiumTextEnv:
         self._make = cast("Callable[[], GymEnv]", partial(factory, **kwargs))
         self._given = GivenWords(
             instructions=instructions,
-            actions=tuple(actions),
+            actions=actions,
             describe=import_callable(describe) if isinstance(describe, str) else describe,
             act=import_callable(act) if isinstance(act, str) else act,
         )
@@ -174,7 +174,7 @@ class GymnasiumTextEnv:
             env = self._make()
         except ConfigError:
             raise
-        except (*_MAKE_ERRORS, gymnasium.error.Error) as error:
+        except (*_MAKE_ERRORS, gymnasium.error.Error, SystemExit) as error:
             raise ConfigError(
                 f"{self._name} cannot be made: {type(error).__name__}: {error}; check env.kwargs"
             ) from error
@@ -188,7 +188,7 @@ class GymnasiumTextEnv:
     def _close_unplayed(self, env: GymEnv) -> None:
         try:
             env.close()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ConfigError(
                 f"{self._name} cannot be closed: {type(error).__name__}: {error}; mend its close"
             ) from error

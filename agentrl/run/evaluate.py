@@ -110,9 +110,10 @@ def evaluate(
     set_thread_count(config.run.threads)
     if out is None:
         return run_to_the_end(_evaluate(config, path, progress, None))
+    place = out.absolute()
     with open_record(out, config, path, resume=resume) as record:
         report = run_to_the_end(_evaluate(config, path, progress, record))
-    write_json(out / REPORT, report.to_json())
+    write_json(place / REPORT, report.to_json())
     return report
 
 
@@ -172,9 +173,10 @@ def _evaluate_endpoint(
         raise ConfigError(f"--endpoint is {endpoint.url}, which {fault.why}; {way}")
     if out is None:
         return run_to_the_end(_play_endpoint(config, endpoint, progress, None))
+    place = out.absolute()
     with open_record(out, config, str(endpoint), resume=resume) as record:
         report = run_to_the_end(_play_endpoint(config, endpoint, progress, record))
-    write_json(out / REPORT, report.to_json())
+    write_json(place / REPORT, report.to_json())
     return report
 
 

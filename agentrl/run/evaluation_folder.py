@@ -62,7 +62,8 @@ def open_record(
     # A process that was killed between the two has left no store: then nothing was played yet.
     begun = any((folder / STORE).glob("segments/*"))
     settings = StoreSettings(keep="all")
-    return EvaluationRecord.open(folder / STORE, settings, seed=config.run.seed, resume=begun)
+    store = folder.absolute() / STORE  # whatever an environment makes the working directory
+    return EvaluationRecord.open(store, settings, seed=config.run.seed, resume=begun)
 
 
 def policy_digest(policy: Path | str) -> str:

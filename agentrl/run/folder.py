@@ -52,7 +52,8 @@ class RunFolder:
     """A run's folder, held by this process until it is closed. Made by `open`."""
 
     def __init__(self, path: Path, lock: int, *, made: Sequence[Path]) -> None:
-        self.path = path
+        self._named = path
+        self.path = path = path.absolute()  # whatever an environment makes the working directory
         self.config = path / "config.yaml"
         self.environment = path / "environment.json"
         self.metrics = path / "metrics.jsonl"
@@ -75,7 +76,8 @@ class RunFolder:
         `kill -9`.
         """
         path = config.run.folder / config.run.name
-        new_folders = [folder for folder in (path, *path.parents) if not folder.exists()]
+        whole = path.absolute()
+        new_folders = [folder for folder in (whole, *whole.parents) if not folder.exists()]
         was_there = (path / "lock").exists()
         try:
             folder = cls(path, _lock(path), made=new_folders)
@@ -123,12 +125,12 @@ class RunFolder:
         is_run = self.config.exists()
         if is_run and not resume:
             raise ConfigError(
-                f"{self.path} already holds a run; resume it with --resume (resume=True), or "
+                f"{self._named} already holds a run; resume it with --resume (resume=True), or "
                 "choose another run.name"
             )
         if resume and not is_run:
             raise ConfigError(
-                f"{self.path} holds no run to resume; start one without --resume, or check "
+                f"{self._named} holds no run to resume; start one without --resume, or check "
                 "run.folder and run.name"
             )
         if is_run:
@@ -157,15 +159,15 @@ class RunFolder:
         names = sorted(f.name for f in self.path.iterdir() if f.name not in ours)
         if strange := [name for name in names if not name.endswith(".partial")]:
             raise ConfigError(
-                f"{self.path} holds {', '.join(strange[:LISTED_NAMES])} but no run; a run needs a "
-                "folder of its own: choose another run.name"
+                f"{self._named} holds {', '.join(strange[:LISTED_NAMES])} but no run; a run needs "
+                "a folder of its own: choose another run.name"
             )
 
     def _check_same(self, config: RunConfig) -> None:
         was = load_config(self.config)
         if changed := changes(was, config, counts=lambda key: not key.startswith(MAY_CHANGE)):
             raise ConfigError(
-                f"{self.path} holds a run with a different config: {changed}. Resume it with the "
+                f"{self._named} holds a run with a different config: {changed}. Resume it with the "
                 "original values, or choose another run.name"
             )
 

@@ -1,6 +1,7 @@
 """An endpoint over HTTP, asked with patience: what may pass is waited for, the rest is told."""
 
 import asyncio
+import json
 import logging
 import os
 import re
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from agentrl.errors import ConfigError, EngineError, EngineLost
 from agentrl.runtime.json_limits import JsonLimitError, JsonLimits, read_json
 from agentrl.runtime.reachability import is_url
+from agentrl.runtime.surrogates import replace_surrogates
 
 if TYPE_CHECKING:
     import httpx
@@ -109,6 +111,15 @@ class RetryPolicy:
         if self._failed > 1:  # what passes at once is no news
             _warn_of_failures(str(of), f"{error}; try {self._failed + 1} follows in {wait_s:g} s")
         await asyncio.sleep(wait_s)
+
+
+def _encode(body: Mapping[str, Any]) -> bytes:
+    """Return a request as JSON."""
+    encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+    try:
+        return encode(body).encode()
+    except UnicodeEncodeError:
+        return encode(replace_surrogates(body)).encode()
 
 
 def _warn_of_failures(endpoint: str, what: str) -> None:
@@ -241,7 +252,11 @@ class HttpEndpointClient:
     ) -> AsyncGenerator["httpx.Response"]:
         try:
             url = f"{self._endpoint.root}{path}" if path.startswith("/") else path
-            async with self._client.stream(method, url, json=body) as response:
+            content = None if body is None else _encode(body)
+            headers = {} if body is None else {"Content-Type": "application/json"}
+            async with self._client.stream(
+                method, url, content=content, headers=headers
+            ) as response:
                 if not response.is_success:
                     raise await self._read_refusal(response)
                 yield response

@@ -297,11 +297,12 @@ def call_within(
     errors: list[Exception] = []
 
     def work() -> None:
-        with contextlib.suppress(SystemExit):  # as which it is ended
-            try:
-                results.append(function(*args, **kwargs))
-            except Exception as error:  # noqa: BLE001 - handed to the caller, whoever that is
-                errors.append(error)
+        try:
+            results.append(function(*args, **kwargs))
+        except SystemExit as error:  # its own, or the one that ends it
+            errors.append(RuntimeError(f"it called sys.exit({error.code!r})"))
+        except Exception as error:  # noqa: BLE001 - handed to the caller, whoever that is
+            errors.append(error)
 
     context = contextvars.copy_context()
     thread = threading.Thread(target=context.run, args=(work,), daemon=True)

@@ -43,6 +43,25 @@ evaluate: {tasks: 2}
 """
 
 
+def test_an_environment_that_changes_the_working_directory_moves_no_folder(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(tmp_path)
+    task = 'self.task = options["task"]'
+    source = BAD.replace(task, f'{task}\n        os.chdir("{elsewhere}")')
+    Path("moving_env.py").write_text(f"import os\n{source}")
+    Path("a.yaml").write_text(RUN.replace("bad_env", "moving_env"))
+    for command in (("train", "a.yaml"), ("eval", "runs/small", "--out", "kept")):
+        code, _, err = agentrl(capsys, *command)
+        assert code == 0, err
+        monkeypatch.chdir(tmp_path)
+    assert not [*elsewhere.iterdir()]
+    assert Path("runs/small/checkpoints/step-000001").is_dir()
+    assert Path("kept/report.json").is_file()
+
+
 def test_a_run_whose_evaluation_fails_stops_there_with_the_line(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,8 @@ from agentrl.gym.wording.space_words import (
     ACTION_WAY_OUT,
     OBSERVATION_WAY_OUT,
     action_words,
+    find_name_fault,
+    find_names_fault,
     find_word_fault,
     fit_action,
     read_action,
@@ -53,10 +55,21 @@ class GivenWords:
     """From a text and the unwrapped environment to an action."""
 
     def check(self) -> None:
-        """Raise `ValueError` for a function that does not take the values it is given."""
-        for function, most in ((self.describe, 3), (self.act, 2)):
-            if function is not None:
-                count_parameters(function, most)
+        """Raise `ValueError` for what is no text, no list of names, or no function of so many
+        values."""
+        instructions: Any = self.instructions
+        if not isinstance(instructions, str):
+            raise ValueError(f"instructions is {instructions!r:.80}; give a text")
+        if fault := find_names_fault(self.actions):
+            raise ValueError(fault)
+        if self.actions and self.act is not None:
+            raise ValueError("actions and act are two ways to read an action; remove one of them")
+        for name, function, most in (("describe", self.describe, 3), ("act", self.act, 2)):
+            if function is None:
+                continue
+            if not callable(function):
+                raise ValueError(f"{name} is {function!r:.80}; give module:function")
+            count_parameters(function, most)
 
 
 @dataclass(frozen=True)
@@ -87,8 +100,16 @@ class WordedEnv:
         """
         self._given.check()
         env = self.env
+        for name in ("action_space", "observation_space"):
+            if not isinstance(getattr(env, name, None), gymnasium.Space):
+                raise ValueError(
+                    f"{type(env.unwrapped).__name__} has no {name}; set it in __init__ to one of "
+                    "gymnasium.spaces"
+                )
         if self._given.act is None:
             fault = find_word_fault(env.action_space, what="actions", way_out=ACTION_WAY_OUT)
+            if self._given.actions and not fault:
+                fault = find_name_fault(env.action_space, self._given.actions)
             if fault:
                 raise ValueError(fault)
         if self._given.describe is None and self._known is None:
@@ -253,7 +274,7 @@ def read_reward(reward: Any) -> float:
     if isinstance(reward, int | float) or (is_array and number.ndim == 0 and _is_real(number)):
         with contextlib.suppress(OverflowError):
             return float(number)
-    raise ValueError(f"the reward of step() is {reward!r:.80}; return a number")
+    raise ValueError(f"the reward of step() is {reward!r:.80}; return a float")
 
 
 def read_flag(name: str, value: Any) -> bool:

@@ -20,6 +20,8 @@ _HEADS = (
 )
 _COLOUR_TYPES = {1: 0, 3: 2, 4: 6}
 """PNG's number of a colour type, by the channels of a pixel."""
+_PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I", "I;16")
+"""PIL's modes that PNG has; others, such as CMYK, are converted."""
 _WAY_OUT = (
     "return a text, or a list of texts and images (PNG, JPEG, WebP or GIF bytes, a PIL image, or "
     "an array of uint8 of shape (height, width), or with 1, 3 or 4 channels)"
@@ -91,7 +93,7 @@ def _encode_image(image: Any) -> Part:
         return _encode_png(cast("np.ndarray[Any, np.dtype[Any]]", image)), "image/png"
     if hasattr(image, "save") and hasattr(image, "mode"):
         file = io.BytesIO()
-        image.save(file, "PNG")
+        (image if image.mode in _PNG_MODES else image.convert("RGB")).save(file, "PNG")
         return file.getvalue(), "image/png"
     raise TypeError(f"it returned a {type(image).__name__}; {_WAY_OUT}")
 

@@ -1,6 +1,7 @@
 """Elements of Gymnasium spaces in words, and words as elements."""
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from operator import index
 from typing import Any
@@ -16,6 +17,8 @@ ACTION_WAY_OUT = (
     "name a function that reads an action, act: module:function (text -> action), or wrap it in a "
     "gymnasium.ActionWrapper"
 )
+
+_NUMBER = r"-?\d{1,18}"
 
 
 def is_text_space(space: Space[Any]) -> bool:
@@ -55,7 +58,12 @@ def state_words(space: Space[Any], value: Any) -> str:
         return "\n".join(
             state_words(part, item) for part, item in zip(space.spaces, value, strict=True)
         )
-    numbers = [int(part) for part in np.ravel(np.asarray(value))]
+    try:
+        numbers = [int(part) for part in np.ravel(np.asarray(value))]
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(
+            f"an observation is {value!r:.80}, but its space is {space}; return one of its elements"
+        ) from error
     return f"State: {' '.join(map(str, numbers))}"
 
 
@@ -73,9 +81,35 @@ def action_words(space: Space[Any], names: Sequence[str]) -> str:
     return ""
 
 
+def find_name_fault(space: Space[Any], names: Sequence[str]) -> str:
+    """Return why names do not fit the actions of a space, or an empty string."""
+    if not isinstance(space, spaces.Discrete):
+        return (
+            f"actions names the actions of a Discrete space, but this environment's are {space}; "
+            "remove it, or read texts with act"
+        )
+    if len(names) != space.n:
+        return f"actions has {len(names)} names, but this environment has {space.n} actions"
+    for place, name in enumerate(map(_simplify, names)):
+        number = int(space.start) + place
+        if re.fullmatch(_NUMBER, name) and int(name) != number:
+            return f"actions names action {number} {name!r}, the number of another; use a word"
+    return ""
+
+
+def find_names_fault(names: Any) -> str:
+    """Return why something is no list of names that differ, or an empty string."""
+    if isinstance(names, list | tuple):
+        given: Sequence[Any] = names
+        if all(isinstance(name, str) and _simplify(name) for name in given):
+            twice = [name for name, count in Counter(map(_simplify, given)).items() if count > 1]
+            return f"actions has {twice[0]!r} twice; give each action a name" if twice else ""
+    return f"actions is {names!r:.80}; give a list with a name for each action, such as [left, up]"
+
+
 def read_action(space: Space[Any], names: Sequence[str], text: str) -> Any | None:
     """Return the action that `text` names, by its name or its number, or None if it is none."""
-    words = text.strip().strip(".!`*\"'").lower()
+    words = _simplify(text)
     if isinstance(space, spaces.MultiDiscrete):
         digits = re.findall(r"-?\d+", words)
         shape = space.nvec.shape
@@ -88,13 +122,19 @@ def read_action(space: Space[Any], names: Sequence[str], text: str) -> Any | Non
         return action if space.contains(action) else None
     if not isinstance(space, spaces.Discrete):
         return text if is_text_space(space) and space.contains(text) else None
-    lowered = [name.lower() for name in names]
-    if words in lowered:
-        return np.int64(int(space.start) + lowered.index(words))
-    if re.fullmatch(r"-?\d{1,18}", words) is None:
+    simple = [_simplify(name) for name in names]
+    if words in simple:
+        number = np.int64(int(space.start) + simple.index(words))
+    elif re.fullmatch(_NUMBER, words):
+        number = np.int64(int(words))
+    else:
         return None
-    number = np.int64(int(words))
     return number if space.contains(number) else None
+
+
+def _simplify(text: str) -> str:
+    """Return a name or a number without what stands around it, in lower case."""
+    return text.strip().strip(".!`*\"'").lower()
 
 
 def fit_action(space: Space[Any], action: Any) -> Any | None:

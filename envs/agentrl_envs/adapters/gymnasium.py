@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import agentrl.gym
 from agentrl.env import Action, Env, ForkStrategy, Info, Observation, Step
-from agentrl.errors import ForkUnsupported, WordingError
+from agentrl.errors import ConfigError, ForkUnsupported, WordingError
 from agentrl.gym.text_env import (
     GymnasiumTextEnv,
     build_opening,
@@ -18,6 +18,7 @@ from agentrl.gym.text_env import (
     list_candidates,
     refuse_action,
 )
+from agentrl.gym.wording.episode import GivenWords
 from agentrl.message import Image
 from agentrl.runtime.json_limits import JsonLimits
 from agentrl.task import Split, Task
@@ -86,6 +87,7 @@ class HostedGymnasiumEnv(ForeignEnv):
             start_timeout_s: Deadline of the imports.
             kwargs: Arguments of the environment, as JSON has them.
         """
+        _check_words(id, instructions, actions, describe=describe, act=act)
         settings: dict[str, Any] = {
             "agentrl": AGENTRL,
             "id": id,
@@ -162,6 +164,17 @@ class HostedGymnasiumEnv(ForeignEnv):
         if "fault" in answer:
             raise WordingError(answer["fault"])
         return answer
+
+
+def _check_words(id: str, instructions: str, actions: Sequence[str], **functions: Any) -> None:
+    """Raise `ConfigError` for settings that are none; the functions are in another interpreter."""
+    try:
+        GivenWords(instructions=instructions, actions=actions).check()
+        for name, function in functions.items():
+            if function is not None and not isinstance(function, str):
+                raise ValueError(f"{name} is {function!r:.80}; give module:function")
+    except ValueError as error:
+        raise ConfigError(f"gymnasium:{id}: {error}") from error
 
 
 @cache

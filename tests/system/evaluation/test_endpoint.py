@@ -95,6 +95,19 @@ async def test_what_is_asked_and_what_comes_of_it(monkeypatch: pytest.MonkeyPatc
     assert (action.text, action.tool_calls) == ("é\n", (ToolCall("c1", "double", {"n": 2}),))
 
 
+async def test_half_a_surrogate_pair_is_asked_as_a_question_mark() -> None:
+    """As the chat format tells it to a model of this process."""
+
+    def handler(asked: httpx.Request) -> httpx.Response:
+        assert json.loads(asked.content)["messages"][0]["content"] == "half ? of é"
+        assert asked.headers["content-type"] == "application/json"
+        return said({"role": "assistant", "content": "a"})
+
+    async with engine(handler) as asks:
+        done = await asks.generate(request(Message("user", "half \ud800 of é")))
+    assert done.finish == "stop"
+
+
 async def test_a_turn_that_was_cut_short_is_closed_by_the_reply() -> None:
     async with engine(lambda asked: said({"content": "half of"}, "length")) as asks:
         asked = request()

@@ -128,6 +128,17 @@ async def test_it_works_inside_a_running_loop_and_many_at_once() -> None:
     envs.close()
 
 
+def test_what_is_no_action_and_no_options_is_refused() -> None:
+    env = sync()
+    env.reset(seed=0)
+    not_text: Any = 42
+    with pytest.raises(TypeError, match=r"an action is a text, .* got 42"):
+        env.step(not_text)
+    with pytest.raises(TypeError, match=r"options are a dict, .* got 42"):
+        env.reset(options=not_text)
+    env.close()
+
+
 def test_what_the_environment_raises_is_raised() -> None:
     env = SynchronousEnv(ScriptedEnv([ScriptedTurn(raises=KeyError("lost"))]))
     env.reset()

@@ -2,7 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -225,6 +227,8 @@ def test_what_is_typed_is_a_call_or_words(line: str, calls: list[Any]) -> None:
         ("press(button=other)", "not a literal value"),
         ("press(button=1); fly(to=2)", "no tool 'fly'"),
         ("press(button=1) + 1", "must be named"),
+        ('press(**{"button": 1})', r"\*\* is not read"),
+        ("press(button=1, button=2)", "button is given twice"),
         ('{"name": "fly"}', "no tool 'fly'; the tools are press, look"),
         ('{"button": 1}', "not a tool call in JSON"),
         ("{nothing", "not a tool call in JSON"),
@@ -265,29 +269,51 @@ async def test_the_terminal_shows_asks_and_explains() -> None:
     assert content_of(picture) is None
 
 
+@contextmanager
+def typing_in(typed: bytes, monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
+    """Have bytes typed at the terminal, which is closed then."""
+    terminal, keyboard = os.pipe()
+    os.write(keyboard, typed)
+    os.close(keyboard)
+    with open(terminal) as opened:
+        monkeypatch.setattr("sys.stdin", opened)
+        yield
+
+
+def test_what_is_no_text_is_typed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.jsonl"
+    typed = b"caf\xe9\npress(button=0)\npress(button=1)\nopen"
+    with typing_in(typed, monkeypatch):
+        record(f"{__name__}:Doors", file, player="human", tasks=1)
+    told = "this line is not UTF-8 (unexpected end of data); type it again"
+    assert told in capsys.readouterr().out
+    (recording,) = read_recordings(file)
+    assert recording.reward == 1.0
+
+
+def test_a_session_without_an_episode_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with typing_in(b"", monkeypatch):
+        record(f"{__name__}:Doors", tmp_path / "mine.jsonl", player="human")
+    assert capsys.readouterr().out.endswith("nothing was recorded\n")
+
+
 def test_a_persons_episodes_are_kept_one_by_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first task is done, the second one skipped, the third one breaks, the fourth is left."""
-    typed = iter(
-        [
-            *("press(button=0)", "press(button=1)", "open"),
-            *("press(button=0)", "/skip"),
-            "break",
-            *("/leave", "never asked"),
-        ]
+    typed = (
+        *("press(button=0)", "press(button=1)", "open"),
+        *("press(button=0)", "/skip"),
+        "break",
+        *("/leave", "open"),
     )
-
-    def answer(prompt: str) -> str:
-        del prompt
-        return next(typed)
-
-    monkeypatch.setattr("builtins.input", answer)
     file = tmp_path / "mine.jsonl"
-    record(f"{__name__}:Doors", file, player="human")
+    with typing_in("\n".join(typed).encode(), monkeypatch):
+        record(f"{__name__}:Doors", file, player="human")
     (recording,) = read_recordings(file)
     assert (recording.player, recording.task, recording.reward) == ("human", "train-0", 1.0)
     assert ExpertTrajectory.from_recording(recording).turns[1].action == call("press", button=1)
-    assert next(typed) == "never asked"
-    with pytest.raises(StopIteration):
-        next(typed)

@@ -20,7 +20,12 @@ from agentrl.gym.text_env import keep_info
 from agentrl.gym.wording.browser_gym import WORDINGS
 from agentrl.gym.wording.episode import GivenWords, WordedEnv, WordedStep, read_flag, read_reward
 from agentrl.gym.wording.parts import WordingFault, describe_observation
-from agentrl.gym.wording.space_words import fit_action, is_text_space, read_action
+from agentrl.gym.wording.space_words import (
+    fit_action,
+    is_text_space,
+    read_action,
+    state_words,
+)
 from agentrl.message import Image
 
 
@@ -190,7 +195,7 @@ def test_a_scalar_is_a_reward(reward: Any, number: float) -> None:
     "reward", [None, "1", np.array([1.0]), np.array("1"), np.complex64(1), [1], 10**400]
 )
 def test_anything_else_is_none(reward: Any) -> None:
-    with pytest.raises(ValueError, match=r"the reward of step\(\) is .*; return a number"):
+    with pytest.raises(ValueError, match=r"the reward of step\(\) is .*; return a float"):
         read_reward(reward)
 
 
@@ -307,3 +312,77 @@ def test_an_info_of_gymnasium_is_none_of_a_toolsets() -> None:
 def test_browsergyms_wording_is_for_its_environments_alone() -> None:
     """A class of the same name elsewhere has other observations."""
     assert {*WORDINGS} == {"BrowserEnv"}
+
+
+@pytest.mark.parametrize(
+    ("actions", "why"),
+    [
+        ("hit", r"actions is 'hit'; give a list with a name for each action"),
+        (5, r"actions is 5; give a list"),
+        ([True, False, True], r"actions is \[True, False, True\]; give a list"),
+        ({"a": 0, "b": 1}, r"give a list"),
+        (["left", "", "up"], r"give a list"),
+        (["Left", "left!", "up"], r"actions has 'left' twice"),
+        (["left", "up"], r"actions has 2 names, but this environment has 3 actions"),
+        (["a", "b", "c", "d"], r"actions has 4 names, but this environment has 3 actions"),
+        (["7", "9", "8"], r"actions names action 8 '9', the number of another"),
+    ],
+)
+def test_names_that_do_not_fit_the_actions_are_refused(actions: Any, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        walk(spaces.Discrete(3, start=7), GivenWords(actions=actions)).build_prompt()
+
+
+def test_names_need_actions_that_are_numbers_and_no_function_that_reads() -> None:
+    with pytest.raises(ValueError, match="names the actions of a Discrete space, but this"):
+        walk(spaces.MultiDiscrete([2, 2]), GivenWords(actions=["a", "b"])).build_prompt()
+    with pytest.raises(ValueError, match="actions and act are two ways"):
+        GivenWords(actions=["a"], act=int).check()
+    own_numbers = GivenWords(actions=["7", "eight", "go!"])
+    walk(spaces.Discrete(3, start=7), own_numbers).build_prompt()
+    assert read_action(spaces.Discrete(3, start=7), own_numbers.actions, "Go!") == 9
+
+
+def test_a_name_too_many_is_no_action() -> None:
+    assert read_action(spaces.Discrete(3), ["a", "b", "c", "d"], "d") is None
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ({"describe": 5}, "describe is 5; give module:function"),
+        ({"act": [1]}, r"act is \[1\]; give module:function"),
+        ({"instructions": 5}, "instructions is 5; give a text"),
+    ],
+)
+def test_words_of_another_type_are_refused(words: Any, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        GivenWords(**words).check()
+
+
+def test_an_environment_without_spaces_is_refused() -> None:
+    with pytest.raises(ValueError, match="Nowhere has no action_space; set it in __init__"):
+        WordedEnv(Nowhere(), GivenWords()).build_prompt()
+
+
+@pytest.mark.parametrize("observation", ["five", None, [1, None]])
+def test_an_observation_that_is_no_number_is_named_with_its_space(observation: Any) -> None:
+    with pytest.raises(ValueError, match=r"an observation is .*, but its space is Discrete\(5\)"):
+        state_words(spaces.Discrete(5), observation)
+
+
+def test_a_picture_in_a_mode_that_png_lacks_is_converted() -> None:
+    image = pytest.importorskip("PIL.Image")
+    (part,) = describe_observation(show, image.new("CMYK", (2, 2)))
+    assert part[1] == "image/png"
+
+
+class Nowhere(gymnasium.Env[Any, Any]):
+    """An environment that forgot its spaces."""
+
+
+def walk(space: spaces.Space[Any], words: GivenWords) -> WordedEnv:
+    """Return an environment with these actions, told in these words."""
+    env = Nowhere()
+    env.action_space, env.observation_space = space, spaces.Discrete(2)
+    return WordedEnv(env, words)

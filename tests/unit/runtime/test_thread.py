@@ -339,6 +339,8 @@ def test_a_call_within_a_time_returns_or_raises() -> None:
     assert call_within(60.0, divmod, 7, 2) == (3, 1)
     with pytest.raises(ZeroDivisionError):
         call_within(60.0, divmod, 7, 0)
+    with pytest.raises(RuntimeError, match=r"it called sys\.exit\(3\)"):
+        call_within(60.0, sys.exit, 3)
 
 
 def test_a_call_that_is_late_is_ended() -> None:

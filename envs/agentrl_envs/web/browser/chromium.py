@@ -7,9 +7,7 @@ from pathlib import Path
 
 from agentrl.errors import ConfigError
 
-INSTALL = (
-    "apt-get install chromium-headless-shell fonts-liberation, or playwright install chromium"
-)
+INSTALL = "apt-get install chromium-headless-shell fonts-liberation, or playwright install chromium"
 
 # Each time the headless shell first: without windows, tabs and extensions of a whole browser it
 # takes half the processor time of an episode.
