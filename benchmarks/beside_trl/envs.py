@@ -84,7 +84,7 @@ class GuessingWaiting(Guessing):
     host = HostedWaiting
 
     def __init__(self, first_round: int = 0, wait_share: float = 1.0) -> None:
-        self.host.wait_share = wait_share
+        HostedWaiting.wait_share = wait_share
         super().__init__(first_round)
 
 
