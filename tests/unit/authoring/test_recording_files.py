@@ -284,7 +284,7 @@ def test_what_is_no_text_is_typed_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "mine.jsonl"
-    typed = b"caf\xe9\npress(button=0)\npress(button=1)\nopen"
+    typed = b"\ncaf\xe9\npress(button=0)\npress(button=1)\nopen"
     with typing_in(typed, monkeypatch):
         record(f"{__name__}:Doors", file, player="human", tasks=1)
     told = "this line is not UTF-8 (unexpected end of data); type it again"
