@@ -92,13 +92,7 @@ def show(result: "TrainingResult") -> None:
     show_text(", ".join(f"{phase} {s:.1f} s" for phase, s in result.seconds.items()))
     if words := _reward_curve(result.folder):
         show_text(words)
-    show_text(f"open the viewer: {shlex.join([program(), 'view', str(shorten(result.folder))])}")
-
-
-def shorten(path: Path) -> Path:
-    """Return a path from the working directory on, where it lies in it."""
-    here = Path.cwd()
-    return path.relative_to(here) if path.is_relative_to(here) else path
+    show_text(f"open the viewer: {shlex.join([program(), 'view', str(result.folder)])}")
 
 
 def _reward_curve(folder: Path) -> str:

@@ -7,7 +7,7 @@ import typer
 from agentrl.cli.arguments import ConfigFile, Overrides
 from agentrl.cli.console import show_text
 from agentrl.cli.progress import watch
-from agentrl.cli.train import shorten, tell_resume
+from agentrl.cli.train import tell_resume
 from agentrl.runtime.extras import check_installed
 
 
@@ -31,5 +31,5 @@ def warmstart(
     config = load_config(config_file, overrides or ())
     place = config.run.folder / config.run.name
     with tell_resume("warmstart", config_file, overrides or (), place), watch() as progress:
-        folder = shorten(train.warmstart(config, resume=resume, progress=progress))
+        folder = train.warmstart(config, resume=resume, progress=progress)
     show_text(f"the policy is in {folder}; train from it with policy.path={folder}")

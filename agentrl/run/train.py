@@ -36,7 +36,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -165,7 +165,8 @@ def train(
     place = config.run.folder / config.run.name
     with first_disk_error(place), RunFolder.open(config, resume=resume) as folder:
         parts = (folder, make_env, sampler, heldout, progress)
-        return run_to_the_end(_train(config, *parts, resume=resume, cut_damaged=cut_damaged))
+        result = run_to_the_end(_train(config, *parts, resume=resume, cut_damaged=cut_damaged))
+        return replace(result, folder=place)
 
 
 def warmstart(
@@ -183,7 +184,7 @@ def warmstart(
     with first_disk_error(place), RunFolder.open(config, resume=resume) as folder:
         summary = RunSummary(folder.summary)
         run_to_the_end(_build_initial_policy(config, folder, summary, progress))
-        return folder.policy
+        return place / folder.policy.name
 
 
 async def _build_initial_policy(
