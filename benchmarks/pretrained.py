@@ -3,8 +3,8 @@
 Every cell is `agentrl train configs/smollm2/NAME.yaml` with one seed, in a process of its own, and
 is meant for two cores that do nothing else. First `agentrl model get smollm2-135m`; for `program`
 `pip install openai-agents` into the interpreter that `python` is, for `miniwob` Chromium, and for
-`desktop` and `forms` the programs of docs/gui.md. The methods on `wiki` share their warm start per seed, and
-are evaluated every 4 steps.
+`desktop` and `forms` the programs of docs/gui.md. The methods on `wiki` share their warm start per
+seed, and are evaluated every 4 steps.
 
 What is finished is kept in `--folder`; a further call resumes what was stopped and goes on with the
 rest. `--only reasoning wiki --seeds 0` runs a part. The tables of docs/results.md are printed last.
