@@ -3,8 +3,8 @@
 Every cell is `agentrl train configs/smollm2/NAME.yaml` with one seed, in a process of its own, and
 is meant for two cores that do nothing else. First `agentrl model get smollm2-135m`; for `program`
 `pip install openai-agents` into the interpreter that `python` is, for `miniwob` Chromium, and for
-`desktop` and `forms` the programs of docs/gui.md. The methods on `wiki` share their warm start per
-seed, and are evaluated every 4 steps.
+`desktop` the programs of docs/gui.md. The methods on `wiki` share their warm start per seed, and
+are evaluated every 4 steps.
 
 What is finished is kept in `--folder`; a further call resumes what was stopped and goes on with the
 rest. `--only reasoning wiki --seeds 0` runs a part. The tables of docs/results.md are printed last.
@@ -63,13 +63,12 @@ PROOFS: Mapping[str, Proof] = {
     "program": Proof(config="program", keys={}),
     "miniwob": Proof(config="miniwob", keys={}),
     "desktop": Proof(config="desktop", keys={}),
-    "forms": Proof(config="forms", keys={}),
     **{
         f"wiki, {method}": Proof(config="wiki", keys={"evaluate.every": "4", **keys})
         for method, keys in METHODS.items()
     },
 }
-MIXED = ("reasoning", "program", "miniwob", "desktop", "forms")
+MIXED = ("reasoning", "program", "miniwob", "desktop")
 """Proofs with several families of tasks, which have a table of their own."""
 
 
