@@ -104,10 +104,11 @@ class Crowd:
     bytes_per_episode: float | None
 
 
-async def at_once(count: int, each: int) -> Crowd:
+async def at_once(count: int, each: int, *, page: Page = "kept", executable: str = "") -> Crowd:
     """Play `each` episodes in each of `count` environments that share a browser."""
-    pool = await BrowserPool.open(BrowserSettings(warm=0, episodes=count))
-    envs = [_env(pool, ["axtree"], "kept") for _ in range(count)]
+    settings = BrowserSettings(warm=0, episodes=count, executable=executable)
+    pool = await BrowserPool.open(settings)
+    envs = [_env(pool, ["axtree"], page) for _ in range(count)]
 
     async def play(env: WebEnv, episodes: int) -> None:
         for _, task in zip(range(episodes), _tasks(env, "train"), strict=False):

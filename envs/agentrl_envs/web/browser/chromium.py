@@ -9,8 +9,8 @@ from agentrl.errors import ConfigError
 
 INSTALL = "apt-get install chromium-headless-shell fonts-liberation, or playwright install chromium"
 
-# Each time the headless shell first: without windows, tabs and extensions of a whole browser it
-# takes half the processor time of an episode.
+# Each time the headless shell first: without windows, tabs and extensions it opens a page in half
+# the time of a whole browser.
 _PLACES = (
     *("/usr/lib/chromium/chromium-headless-shell", "/usr/lib/chromium/chromium"),
     "/usr/lib/chromium-browser/chromium-browser",
