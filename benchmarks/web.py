@@ -62,9 +62,9 @@ def main() -> None:
             held_mb = crowd.bytes_per_episode / 1e6
             bench.row(f"memory per episode, {count} at once", held_mb, unit="MB")
     each = 1 if bench.quick else 5
-    opened = asyncio.run(at_once(CROWDS[-1], each, page="loaded", executable=chosen.executable))
+    crowd = asyncio.run(at_once(CROWDS[-1], each, page="loaded", executable=chosen.executable))
     title = f"{CROWDS[-1]} at once, a page opened for each"
-    bench.row(title, opened.episodes_per_s, unit="episodes/s")
+    bench.row(title, crowd.episodes_per_s, unit="episodes/s")
     bench.finish()
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from agentrl.task import Task
 
 _LOOK_S = 0.2
-"""Time after which who waits for a line looks whether it still has to."""
+"""Seconds between two looks at whether the wait for a line was cancelled."""
 
 
 def record(
@@ -119,8 +119,8 @@ async def _record_human(
     from agentrl.learn.recording import append_recording, recording_of
     from agentrl.runtime.scope import run_scope
 
-    closed: Any = sys.stdin  # None where the shell closed it, `<&-`
-    descriptor = os.open(os.devnull, os.O_RDONLY) if closed is None else sys.stdin.fileno()
+    stdin: Any = sys.stdin  # None where the shell closed it, `<&-`
+    descriptor = os.open(os.devnull, os.O_RDONLY) if stdin is None else stdin.fileno()
     typed = TerminalPlayer(InputLines(descriptor).read_line, show_text)
     count = 0
     async with run_scope():

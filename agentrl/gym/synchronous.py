@@ -95,9 +95,9 @@ class SynchronousEnv(gymnasium.Env[str, str]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, Info]:
         """Begin an episode; without a seed, on a task chosen by the last one."""
-        given: Any = options
-        if given is not None and not isinstance(given, Mapping):
-            raise TypeError(f"options are a dict, such as one with a task, got {given!r:.80}")
+        any_options: Any = options
+        if any_options is not None and not isinstance(any_options, Mapping):
+            raise TypeError(f"options are a dict, such as one with a task, got {any_options!r:.80}")
         super().reset(seed=seed)
         episode_seed = int(self.np_random.integers(2**31))
         observation, info = self._run(self.env.reset(seed=episode_seed, options=options))
@@ -105,10 +105,10 @@ class SynchronousEnv(gymnasium.Env[str, str]):
         return self._render(observation), _drop_timings(info)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:
-        given: Any = action
-        if not isinstance(given, str):
+        any_action: Any = action
+        if not isinstance(any_action, str):
             raise TypeError(
-                f"an action is a text, words or JSON with tool_calls, got {given!r:.80}"
+                f"an action is a text, words or JSON with tool_calls, got {any_action!r:.80}"
             )
         env_action = action_of(action)
         self._seen.append(f"[assistant] {action}")

@@ -100,10 +100,10 @@ def find_name_fault(space: Space[Any], names: Sequence[str]) -> str:
 def find_names_fault(names: Any) -> str:
     """Return why something is no list of names that differ, or an empty string."""
     if isinstance(names, list | tuple):
-        given: Sequence[Any] = names
-        if all(isinstance(name, str) and _simplify(name) for name in given):
-            twice = [name for name, count in Counter(map(_simplify, given)).items() if count > 1]
-            return f"actions has {twice[0]!r} twice; give each action a name" if twice else ""
+        values: Sequence[Any] = names
+        if all(isinstance(name, str) and _simplify(name) for name in values):
+            repeats = [name for name, count in Counter(map(_simplify, values)).items() if count > 1]
+            return f"actions has {repeats[0]!r} twice; give each action a name" if repeats else ""
     return f"actions is {names!r:.80}; give a list with a name for each action, such as [left, up]"
 
 
