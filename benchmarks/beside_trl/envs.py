@@ -83,6 +83,10 @@ class GuessingWaiting(Guessing):
 
     host = HostedWaiting
 
+    def __init__(self, first_round: int = 0, wait_share: float = 1.0) -> None:
+        HostedWaiting.wait_share = wait_share
+        super().__init__(first_round)
+
 
 class Writing(ToolEnv):
     """One turn of any words."""

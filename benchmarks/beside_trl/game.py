@@ -87,6 +87,8 @@ class WaitingHost(Round):
     """A host of the long game that takes its time, except in rounds that are held out."""
 
     rules = LONG
+    wait_share: ClassVar[float] = 1.0
+    """Share of its time that it takes."""
 
     async def guess(self, number: int) -> str:
         """Ask the host of the game about a number.
@@ -98,7 +100,7 @@ class WaitingHost(Round):
             Whether the number of the host is higher or lower than that, or whether it is correct.
         """
         if self.round < HELDOUT_ROUND:
-            await asyncio.sleep(latency_s(next(_CALLS)))
+            await asyncio.sleep(self.wait_share * latency_s(next(_CALLS)))
         return self._answer(number)
 
 

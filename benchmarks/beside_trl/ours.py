@@ -83,6 +83,7 @@ def learn_section(setup: Setup) -> dict[str, Any]:
 def run_values(setup: Setup, folder: Path) -> dict[str, Any]:
     """Return the config of the run."""
     in_flight = setup.rows * setup.in_flight
+    waits = {"wait_share": setup.wait_share} if setup.task == "waiting" else {}
     modes = {
         "sync": {},
         "partial": {"over_provision": float(setup.in_flight)},
@@ -99,7 +100,7 @@ def run_values(setup: Setup, folder: Path) -> dict[str, Any]:
         },
         "env": {
             "id": f"benchmarks.beside_trl.envs:{ENVS[setup.task]}",
-            "kwargs": {"first_round": setup.first_round},
+            "kwargs": {"first_round": setup.first_round, **waits},
         },
         "policy": {"path": setup.policy},
         "engine": {

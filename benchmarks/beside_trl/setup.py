@@ -40,6 +40,8 @@ class Setup:
     """Of agentrl: whether rollouts and training overlap."""
     in_flight: int = 1
     """Of agentrl, except in `sync`: games in flight, in steps' worth."""
+    wait_share: float = 1.0
+    """Of agentrl, where the host waits: the share of its time that it takes."""
     heldout: int = 1
     """Of agentrl: games that it is evaluated on before and after training."""
 
