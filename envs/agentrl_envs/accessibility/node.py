@@ -7,10 +7,12 @@ from typing import Final
 
 _INDENT: Final = "  "
 _PLAIN = re.compile(r"[^\s\"\\=]+\Z")
-_HEAD = re.compile(r"(?P<indent>(?:  )*)(?:\[(?P<id>\d+)\] )?(?P<role>[a-z][\w-]*)")
+_HEAD = re.compile(
+    r"(?P<indent>(?:  )*)(?P<role>[a-z][\w-]*)"
+    r"(?: \"(?P<name>(?:[^\"\\]|\\.)*)\")?(?: \[(?P<id>\d+)\])?"
+)
 _PART = re.compile(
-    r" (?:\"(?P<name>(?:[^\"\\]|\\.)*)\""
-    r"|(?P<key>[a-z][\w-]*)(?:=(?:\"(?P<quoted>(?:[^\"\\]|\\.)*)\"|(?P<bare>[^\s\"\\=]+)))?)"
+    r" (?P<key>[a-z][\w-]*)(?:=(?:\"(?P<quoted>(?:[^\"\\]|\\.)*)\"|(?P<bare>[^\s\"\\=]+)))?"
 )
 _ESCAPED = re.compile(r"\\(.)")
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
@@ -51,10 +53,16 @@ class AccessibilityNode:
 
     @property
     def line(self) -> str:
-        """Return the node as its line of the tree, without a line break."""
-        parts = [f"{_INDENT * self.depth}{'' if self.id is None else f'[{self.id}] '}{self.role}"]
+        """Return the node as its line of the tree, without a line break.
+
+        The number follows the name: a model that reads from left to right, and copies, finds it
+        there.
+        """
+        parts = [f"{_INDENT * self.depth}{self.role}"]
         if self.name:
             parts.append(_quote(self.name))
+        if self.id is not None:
+            parts.append(f"[{self.id}]")
         parts += [_attribute(key, value) for key, value in self.attributes.items()]
         return " ".join(parts)
 
@@ -64,21 +72,19 @@ def node_of(line: str) -> AccessibilityNode | None:
     head = _HEAD.match(line)
     if head is None:
         return None
-    name, attributes, at = "", dict[str, str](), head.end()
+    attributes, at = dict[str, str](), head.end()
     while at < len(line):
         part = _PART.match(line, at)
         if part is None:
             return None
-        if part["name"] is not None:
-            name = _unquote(part["name"])
-        elif part["quoted"] is not None:
+        if part["quoted"] is not None:
             attributes[part["key"]] = _unquote(part["quoted"])
         else:
             attributes[part["key"]] = part["bare"] or ""
         at = part.end()
     return AccessibilityNode(
         role=head["role"],
-        name=name,
+        name=_unquote(head["name"] or ""),
         id=None if head["id"] is None else int(head["id"]),
         depth=len(head["indent"]) // len(_INDENT),
         attributes=attributes,

@@ -4,8 +4,11 @@ import re
 from dataclasses import dataclass
 from itertools import takewhile
 
+from agentrl.env import Action
 from agentrl_envs.accessibility.node import AccessibilityNode, node_of
 
+_ELEMENT_ARGUMENTS = ("element", "id")
+"""Parameters of the tools of desktops and pages that take the number of an element."""
 _GOAL = re.compile(r"Goal: (?P<goal>.*?)(?=\n(?:url|screen): |\Z)", re.DOTALL)
 
 
@@ -85,3 +88,10 @@ def read(text: str) -> ObservedPage:
         goal=goal["goal"].strip() if goal else "",
         nodes=tuple(nodes),
     )
+
+
+def element_name(action: Action, page: ObservedPage) -> str:
+    """Return the name of the element that the first call acts on; `""` for none, and no name."""
+    arguments = action.tool_calls[0].arguments if action.tool_calls else {}
+    numbers = [arguments[key] for key in _ELEMENT_ARGUMENTS if key in arguments]
+    return next((node.name for node in page.nodes if node.id in numbers), "")

@@ -76,6 +76,7 @@ class GuiEnv(PooledEnv[_Episode, DesktopPack, DesktopPool, DesktopSettings]):
         fork: ForkStrategy = "replay",
         desktop: DesktopPool | DesktopSettings | Mapping[str, Any] | None = None,
         step_s: float = 60.0,
+        gold_names: bool = False,
         **pack_kwargs: Any,
     ) -> None:
         """Acquire nothing.
@@ -92,6 +93,8 @@ class GuiEnv(PooledEnv[_Episode, DesktopPack, DesktopPool, DesktopSettings]):
             desktop: Fields of `DesktopSettings`, and environments with the same ones share their
                 desktops; or the desktops themselves, which stay the caller's.
             step_s: For one replayed step of a fork.
+            gold_names: Let the gold player write the name of the element that it acts on before
+                the call, as a thought: what names it is then copied, and its number follows it.
             **pack_kwargs: What the pack takes; see there.
         """
         super().__init__(
@@ -103,6 +106,7 @@ class GuiEnv(PooledEnv[_Episode, DesktopPack, DesktopPool, DesktopSettings]):
             system=system,
             fork=fork,
             step_s=step_s,
+            gold_names=gold_names,
         )
         kinds = (observation,) if isinstance(observation, str) else tuple(observation)
         self._wants = DesktopObservationOptions(

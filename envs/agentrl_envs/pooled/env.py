@@ -4,7 +4,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, cast
 
 from agentrl.authoring.task_choice import choose_task
@@ -16,6 +16,7 @@ from agentrl.rollout.env_replay import replay
 from agentrl.runtime.seeds import derive
 from agentrl.task import Split, Task
 from agentrl.tool import ToolContext
+from agentrl_envs.accessibility.reading import element_name, read
 from agentrl_envs.packs import made_pack
 from agentrl_envs.pooled.pool_handle import P, PoolHandle, PoolKind, S
 
@@ -85,6 +86,7 @@ class PooledEnv(ABC, Generic[E, K, P, S]):
         system: str,
         fork: ForkStrategy,
         step_s: float,
+        gold_names: bool = False,
     ) -> None:
         """Acquire nothing.
 
@@ -97,6 +99,7 @@ class PooledEnv(ABC, Generic[E, K, P, S]):
             system: A system message, if any.
             fork: One of `forks`.
             step_s: For one replayed step of a fork.
+            gold_names: Let the gold player write the name of the element that it acts on.
         """
         if max_turns is not None and max_turns < 1:
             raise ConfigError(
@@ -118,7 +121,7 @@ class PooledEnv(ABC, Generic[E, K, P, S]):
         self._episode: E | None = None
         self._forked: Info = {}
         if getattr(self._pack, "has_gold", True):
-            self.gold = self._pack.gold
+            self.gold = self._gold_with_name if gold_names else self._pack.gold
 
     # -- what a kind is ---------------------------------------------------------------------------
 
@@ -153,6 +156,12 @@ class PooledEnv(ABC, Generic[E, K, P, S]):
     @abstractmethod
     async def _release(self, episode: E) -> None:
         """Give the episode's part of the pool back."""
+
+    def _gold_with_name(self, task: Task, seen: Sequence[Message]) -> Action:
+        """Return the pack's action, with the name of the element that it acts on as its text."""
+        action = self._pack.gold(task, seen)
+        shown = next((one.text for one in reversed(seen) if one.role in ("user", "tool")), "")
+        return action if action.text else replace(action, text=element_name(action, read(shown)))
 
     # -- an environment ---------------------------------------------------------------------------
 

@@ -68,6 +68,7 @@ class WebEnv(PooledEnv[_Episode, WebTaskPack, BrowserPool, BrowserSettings]):
         fork: ForkStrategy = "replay",
         browser: BrowserPool | BrowserSettings | Mapping[str, Any] | None = None,
         step_s: float = 60.0,
+        gold_names: bool = False,
         **pack_kwargs: Any,
     ) -> None:
         """Acquire nothing.
@@ -90,6 +91,8 @@ class WebEnv(PooledEnv[_Episode, WebTaskPack, BrowserPool, BrowserSettings]):
             browser: Fields of `BrowserSettings`, and environments with the same ones share their
                 browsers; or the browsers themselves, which stay the caller's.
             step_s: For one replayed step of a fork.
+            gold_names: Let the gold player write the name of the element that it acts on before
+                the call, as a thought: what names it is then copied, and its number follows it.
             **pack_kwargs: What the pack takes; see there.
         """
         super().__init__(
@@ -101,6 +104,7 @@ class WebEnv(PooledEnv[_Episode, WebTaskPack, BrowserPool, BrowserSettings]):
             system=system,
             fork=fork,
             step_s=step_s,
+            gold_names=gold_names,
         )
         if clock not in (None, *get_args(Clock)):
             raise ConfigError(f"clock must be one of {', '.join(get_args(Clock))}, got {clock!r}")

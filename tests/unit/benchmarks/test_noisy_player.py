@@ -14,16 +14,16 @@ from benchmarks.browsing.noisy_player import NoisyMiniWobPack
 
 BOXES = """Goal: Select ant, bee and click Submit.
 url: http://miniwob.test/miniwob/click-checkboxes.html
-[1] checkbox "ant"
-[2] checkbox "bee"
-[3] checkbox "cat"
-[4] checkbox "dog"
-[5] button "Submit\""""
+checkbox "ant" [1]
+checkbox "bee" [2]
+checkbox "cat" [3]
+checkbox "dog" [4]
+button "Submit" [5]"""
 FIELDS = """Goal: Enter the password "us" into both text fields and press submit.
 url: http://miniwob.test/miniwob/enter-password.html
-[1] textbox
-[2] textbox
-[3] button "Submit\""""
+textbox [1]
+textbox [2]
+button "Submit" [3]"""
 
 
 def play(family: str, page: str, seed: int, mistakes: float) -> list[Mapping[str, Any]]:

@@ -276,7 +276,8 @@ def _set(page: ObservedPage, field: Field, value: Any) -> Moves:
 
 def _play_form(page: ObservedPage, wanted: Wanted) -> Script:
     for tab in wanted["spec"]["pages"]:
-        fields = [field for field in tab["fields"] if field["label"] in wanted["new"]]
+        by_label = {field["label"]: field for field in tab["fields"]}
+        fields = [by_label[label] for label in wanted["new"] if label in by_label]
         if fields and len(wanted["spec"]["pages"]) > 1:
             page = yield click(page, "tab", tab["label"])
         for field in fields:

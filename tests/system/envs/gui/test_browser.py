@@ -270,12 +270,12 @@ def test_what_a_page_says_is_told_once() -> None:
         element(3, "static", "Words.", "Words."),
         element(2, "static", "Words.", "Words."),
     ) == [
-        '[1] window "Page"',
-        '  [2] document "Page"',
-        '    [3] heading "Big news"',
-        '    [4] link "to it"',
+        'window "Page" [1]',
+        '  document "Page" [2]',
+        '    heading "Big news" [3]',
+        '    link "to it" [4]',
         '    text "•"',
-        '    [5] textbox "Field" value=old',
+        '    textbox "Field" [5] value=old',
         '    text "Words."',
         '    text "Words."',
     ]
@@ -289,7 +289,7 @@ def test_a_window_without_anything_in_it_is_not_there() -> None:
         element(1, "panel", ""),
         element(2, "label", "Bubble"),
         element(0, "frame", ""),
-    ) == ["[1] window", '  text "Bubble"']
+    ) == ["window [1]", '  text "Bubble"']
 
 
 # -- on a desktop ----------------------------------------------------------------------------------

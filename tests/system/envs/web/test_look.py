@@ -69,21 +69,21 @@ class TestLook:
             'heading "Hello world"',
             'text "Some inline text"',
             'text "more"',
-            '[1] button "Submit now"',
-            r'[2] textbox "Name" value="x\"y"',
-            '[3] checkbox "Agree" checked',
-            "[4] combobox value=M options=S|M",
-            '[5] link "Help"',
-            '[6] generic "listens"',
-            '[7] generic "points"',
+            'button "Submit now" [1]',
+            r'textbox "Name" [2] value="x\"y"',
+            'checkbox "Agree" [3] checked',
+            "combobox [4] value=M options=S|M",
+            'link "Help" [5]',
+            'generic "listens" [6]',
+            'generic "points" [7]',
         ]
-        assert shown[10].startswith("[8] svg at=")
-        assert shown[11].startswith("  [9] circle fill=red at=")
+        assert shown[10].startswith("svg [8] at=")
+        assert shown[11].startswith("  circle [9] fill=red at=")
         assert shown[12:14] == ["table", '  row "a | b"']
         assert "secret" not in "\n".join(shown)
 
     async def test_what_cannot_be_seen_is_left_out(self, pool: BrowserPool) -> None:
-        assert lines(read((await opening(pool, HIDDEN))[0])) == ['[1] button "yes"']
+        assert lines(read((await opening(pool, HIDDEN))[0])) == ['button "yes" [1]']
 
     async def test_shadows_and_frames_are_entered(self, pool: BrowserPool) -> None:
         page = read((await opening(pool, NESTED))[0])

@@ -121,12 +121,12 @@ def test_an_episode_of_androidcontrol(tmp_path: Path) -> None:
     (asked,) = expert.opening
     assert asked.text == (
         "Goal: Add an alarm called Early\nscreen: 100 x 200\n"
-        '[1] button "Add alarm"\n[2] edittext "Name" focused'
+        'button "Add alarm" [1]\nedittext "Name" [2] focused'
     )
     assert asked.images[0].data == b"screen 0"
     assert expert.turns[0].places == {1: (10, 20, 80, 20), 2: (0, 50, 100, 20)}
     answer = expert.turns[0].answers[0]
-    assert answer.text == 'screen: 100 x 200\n[1] button "Add alarm" selected'
+    assert answer.text == 'screen: 100 x 200\nbutton "Add alarm" [1] selected'
     assert answer.images[0].data == b"screen 1"
     said = [m for m in recording.messages if isinstance(m, RecordedAction)]
     assert said[3].instruction == "step 3"

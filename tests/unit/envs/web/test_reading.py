@@ -43,15 +43,15 @@ def test_a_page_is_read_back_as_it_was(nodes: list[AccessibilityNode]) -> None:
 @pytest.mark.parametrize(
     ("line", "node"),
     [
-        ('[12] button "Submit"', AccessibilityNode(id=12, role="button", name="Submit")),
+        ('button "Submit" [12]', AccessibilityNode(id=12, role="button", name="Submit")),
         (
-            '  [13] textbox "Name" value="x y" focused',
+            '  textbox "Name" [13] value="x y" focused',
             AccessibilityNode(
                 id=13, role="textbox", name="Name", depth=1,
                 attributes={"value": "x y", "focused": ""},
             ),
         ),
-        ("[2] circle fill=red at=30,40", AccessibilityNode(
+        ("circle [2] fill=red at=30,40", AccessibilityNode(
             id=2, role="circle", attributes={"fill": "red", "at": "30,40"})),
         (r'text "a \"b\" \\ c\nd"', AccessibilityNode(role="text", name='a "b" \\ c\nd')),
     ],
@@ -62,7 +62,7 @@ def test_lines_look_like_this(line: str, node: AccessibilityNode) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["... 3 more elements", "error: no [3]", '[1] button "open', "", "[x] button", "ok [2]"]
+    "line", ["... 3 more elements", "error: no [3]", 'button "open [1]', "", "[x] button", "[2] ok"]
 )
 def test_other_lines_are_no_nodes(line: str) -> None:
     assert node_of(line) is None
@@ -70,7 +70,7 @@ def test_other_lines_are_no_nodes(line: str) -> None:
 
 
 def test_what_is_looked_for_is_found_or_said_to_be_missing() -> None:
-    page = read('[1] button "A"\ntext "B"\n[2] button "B"\n  [3] link "C"\n[4] link "D"')
+    page = read('button "A" [1]\ntext "B"\nbutton "B" [2]\n  link "C" [3]\nlink "D" [4]')
     assert page.id("button", "B") == 2
     assert page.find("button", contains="B").id == 2
     assert page.find(None, "B").id == 2  # the text cannot be acted on
