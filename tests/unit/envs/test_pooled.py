@@ -13,12 +13,12 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import pytest
 
-from agentrl.env import Action, Info, Observation, Step, ToolSchema, say
+from agentrl.env import Action, Info, Observation, Step, ToolSchema, call, say
 from agentrl.errors import ConfigError, EnvError, ForkUnsupported
 from agentrl.message import Content, Message
 from agentrl.runtime.scope import run_scope
@@ -109,6 +109,7 @@ class Counting(PooledEnv[Counted, CountingPack, Numbers, Settings]):
             system=options.pop("system", ""),
             fork=fork,
             step_s=DEADLINE_S,
+            gold_names=options.pop("gold_names", False),
         )
         self.breaks: str = options.pop("breaks", "")
         self.seeds = list[int]()
@@ -173,6 +174,34 @@ async def test_every_promise_is_kept(fork: str) -> None:
     assert "gold scores" in promises
     assert ("forks do not interfere" in promises) == (fork == "replay")
     assert all(pool.lent == 0 and pool.closed for pool in Numbers.opened)
+
+
+@pytest.mark.parametrize(
+    ("action", "text"),
+    [
+        (call("click", id=2), "Yes"),
+        (call("computer", action="click", element=1), "No"),
+        (call("computer", action="drag", element=2, to_element=1), "Yes"),
+        (call("click", id=3), ""),
+        (call("click", id=9), ""),
+        (call("click", id=[2]), ""),
+        (call("press", key="Enter"), ""),
+        (say("Done"), "Done"),
+        (replace(call("click", id=2), text="I agree."), "I agree."),
+    ],
+)
+def test_a_gold_player_may_name_what_it_acts_on(action: Action, text: str) -> None:
+    """By the page that was shown last."""
+
+    class PagePack(CountingPack):
+        def gold(self, task: Task, seen: Sequence[Message]) -> Action:
+            return action
+
+    pages = ['button "Maybe" [2]', 'button "No" [1]\nbutton "Yes" [2]\ntextbox [3]']
+    seen = [Message("user", pages[0]), Message("assistant", ""), Message("tool", pages[1])]
+    task = Task(prompt="Agree.")
+    assert Counting(pack=PagePack(), gold_names=True).gold(task, seen) == replace(action, text=text)
+    assert Counting(pack=PagePack()).gold(task, seen) == action
 
 
 async def test_a_pack_without_players_makes_no_player() -> None:

@@ -15,6 +15,7 @@ from typing import Any, Literal, cast, get_args
 from agentrl.env import Box
 from agentrl.errors import ConfigError
 from agentrl.learn.recording import ConversationRecording, RecordedContent, RecordedMessage
+from agentrl_envs.accessibility.node import AccessibilityNode
 from agentrl_envs.recorded.converters.converted import (
     ConversionResult,
     UnusableTrajectory,
@@ -138,9 +139,8 @@ def _tree(tree: Any) -> tuple[str, dict[int, Box]]:
         number = len(places) + 1
         places[number] = box
         role = str(node.get("class_name") or "view").rpartition(".")[2].lower()
-        flags = [flag for flag in _FLAGS if _is(node, flag)]
-        quoted = [json.dumps(label, ensure_ascii=False)] if label else []
-        lines.append(" ".join([f"[{number}]", role, *quoted, *flags]))
+        flags = {flag: "" for flag in _FLAGS if _is(node, flag)}
+        lines.append(AccessibilityNode(role=role, name=label, id=number, attributes=flags).line)
     return "\n".join(lines), places
 
 

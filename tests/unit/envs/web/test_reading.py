@@ -76,7 +76,7 @@ def test_what_is_looked_for_is_found_or_said_to_be_missing() -> None:
     assert page.find(None, "B").id == 2  # the text cannot be acted on
     assert [node.id for node in page.under(page.find("button", "B"))] == [3]
     assert page.text == "A\nB\nB\nC\nD"
-    with pytest.raises(LookupError, match=r"name='Z'.*\[1\] button"):
+    with pytest.raises(LookupError, match=r"name='Z'.*button \"A\" \[1\]"):
         page.find("button", "Z")
 
 
