@@ -63,13 +63,19 @@ def time_peer(setup: Setup, steps: int, python: Path) -> list[float]:
 
 
 def state_mode(
-    bench: Benchmark, mode: str, found: list[dict[str, Any]], step_s: Mapping[str, list[float]]
+    bench: Benchmark,
+    mode: str,
+    found: list[dict[str, Any]],
+    step_s: Mapping[str, list[float]],
+    *,
+    wait_share: float,
 ) -> None:
     """State how long a mode's steps took, how many tokens it trained, and what it learnt."""
     bench.middle(f"{mode}: a step", step_s[mode], unit="s")
     ratios = [sync / own for sync, own in zip(step_s["sync"], step_s[mode], strict=True)]
     if mode != "sync":
-        bench.middle(f"{mode}: speed", ratios, unit="x", peer="sync", goal=GOALS[mode])
+        goal = GOALS[mode] if wait_share == 1 else None
+        bench.middle(f"{mode}: speed", ratios, unit="x", peer="sync", goal=goal)
     tokens = [sum(line["tokens/trained"] for line in run["metrics"]) for run in found]
     bench.middle(f"{mode}: tokens trained", tokens, unit="tokens")
     for number, run in enumerate(found):
@@ -93,7 +99,7 @@ def compare(bench: Benchmark, setup: Setup, *, peer_steps: int) -> None:
         for mode, runs in found.items()
     }
     for mode, runs in found.items():
-        state_mode(bench, mode, runs, step_s)
+        state_mode(bench, mode, runs, step_s, wait_share=setup.wait_share)
     if peer_steps:
         peer_s = time_peer(setup, peer_steps, python)
         bench.middle("TRL: a step", peer_s, unit="s")
