@@ -54,6 +54,10 @@ class ModelDecoder(Protocol):
         """Copy new weights and forget all keys; raises before anything has changed."""
         ...
 
+    def release_cache(self) -> None:
+        """Forget all keys and give up their memory; the next `forward` takes it again."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderCapacity:

@@ -88,6 +88,9 @@ class FallbackDecoder:
         with torch.no_grad():
             for name, tensor in tensors.items():
                 tensor.copy_(new[name])
+        self.release_cache()
+
+    def release_cache(self) -> None:
         self._caches = [self._empty() for _ in self._caches]
 
     def _advance(self, segment: DecodeSegment) -> Tensor:

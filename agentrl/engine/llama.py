@@ -87,11 +87,8 @@ class LlamaDecoder:
             self._rope = _rotations(model, shape, context).to(device)
             self._axes = None if eyes is None else _axes(model, shape).to(device)
             self._masks = CausalMasks(context, device=device, dtype=dtype)
-            self._cache = torch.zeros(
-                (shape.layers, 2, capacity.slots, shape.heads, context, shape.head),
-                device=device,
-                dtype=dtype,
-            )
+            cache_shape = (shape.layers, 2, capacity.slots, shape.heads, context, shape.head)
+            self._cache = torch.zeros(cache_shape, device=device, dtype=dtype)
             # Attention reads whole groups of four query rows, past the last true one if need be.
             self._heads = torch.zeros(
                 (
@@ -108,10 +105,22 @@ class LlamaDecoder:
             state = read_weights(weights, device=self._device)
             vision_weights = None if self.eyes is None else self.eyes.select_weights(state)
             self._weights = arrange(state, self._shape, device=self._device, dtype=self._dtype)
-            # Padding is multiplied by zero, which removes only what is finite.
-            self._cache.zero_()
+            self.release_cache()
             if self.eyes is not None and vision_weights is not None:
                 self.eyes.load(vision_weights)
+
+    def release_cache(self) -> None:
+        """Forget all keys. On a CPU their memory is free until they are computed again.
+
+        On a GPU it is kept: what the trainer put there might stay, and leave no room of one piece.
+        """
+        # Padding is multiplied by zero, which removes only what is finite.
+        if self._device.type == "cpu":
+            shape = self._cache.shape
+            del self._cache  # before the new one is made, of pages that nothing has touched
+            self._cache = torch.zeros(shape, dtype=self._dtype)
+        else:
+            self._cache.zero_()
 
     def reuse(self, source: int, target: int, tokens: int) -> int:
         if source != target and tokens:

@@ -168,6 +168,21 @@ class LocalEngine(InProcessEngine):
         self._check_usable()
         self._decoder.load(weights)
         self._version = version
+        self._begin_again()
+
+    async def sleep(self) -> None:
+        """Give up the memory of the cache, on a CPU: no key of it outlives the next weights.
+
+        A request that comes before them is answered: what it needs is computed again.
+        """
+        await self._change(self._sleep)
+
+    def _sleep(self) -> None:
+        self._decoder.release_cache()
+        self._begin_again()
+
+    def _begin_again(self) -> None:
+        """Let the requests in flight wait for a slot, and compute again what they have."""
         seated = [slot.flight for slot in self._slots if slot.flight is not None]
         for slot in self._slots:
             slot.held.clear()

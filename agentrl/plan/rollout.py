@@ -47,7 +47,8 @@ class RolloutCost:
     held_bytes: int
     """All it takes of a device."""
     asleep_bytes: int
-    """Bytes it keeps of that while the trainer computes: fewer with `engine.vllm.sleep_level`."""
+    """Bytes it keeps of that while the trainer computes: fewer with `engine.vllm.sleep_level`, and of
+    the local engine on a CPU, which has no cache then."""
     loading_bytes: int
     """More than that while new weights come: the local engine arranges them beside the old ones."""
     step_s: float
@@ -173,6 +174,11 @@ def plan_rollout(
         return max(roofline_s, launch_s)
 
     rows = stage_rows(parallelism, slots)
+    asleep_bytes = held_bytes
+    if sleeps(config):
+        asleep_bytes = WORKSPACE_BYTES
+    elif engine.kind == "local" and device.name == THIS and config.rollout.mode != "async":
+        asleep_bytes = held_bytes - cache_bytes
     return RolloutCost(
         parallelism=parallelism,
         weight_bytes=shard.parameters * BYTES[dtype],
@@ -182,7 +188,7 @@ def plan_rollout(
         slots=slots,
         room_slots=parallelism.data * max(0, cache_bytes // (kv_bytes * engine.context_tokens)),
         held_bytes=held_bytes,
-        asleep_bytes=WORKSPACE_BYTES if sleeps(config) else held_bytes,
+        asleep_bytes=asleep_bytes,
         loading_bytes=shard.parameters * BYTES[dtype] if engine.kind == "local" else 0,
         step_s=step_s(slots),
         first_step_s=step_s(1),

@@ -52,7 +52,7 @@ class BrowserActions:
         """Click on an element.
 
         Args:
-            id: The number in brackets before the element.
+            id: The number in brackets after the element.
         """
         place = await self._locate(id)
         await _click_mouse(self._tab, place.x, place.y)
@@ -62,7 +62,7 @@ class BrowserActions:
         """Click twice on an element, quickly.
 
         Args:
-            id: The number in brackets before the element.
+            id: The number in brackets after the element.
         """
         place = await self._locate(id)
         await _click_mouse(self._tab, place.x, place.y, times=2)
@@ -72,7 +72,7 @@ class BrowserActions:
         """Replace what is in a text field.
 
         Args:
-            id: The number in brackets before the field.
+            id: The number in brackets after the field.
             text: What the field is to hold. A date is YYYY-MM-DD, a time HH:MM.
         """
         place = await self._locate(id, pressed=False)
@@ -98,7 +98,7 @@ class BrowserActions:
         """Choose an option of a list.
 
         Args:
-            id: The number in brackets before the list.
+            id: The number in brackets after the list.
             option: The option, as it is written there.
         """
         place = await self._locate(id, pressed=False)
@@ -134,7 +134,7 @@ class BrowserActions:
         """Move the mouse over an element.
 
         Args:
-            id: The number in brackets before the element.
+            id: The number in brackets after the element.
         """
         place = await self._locate(id)
         await self._tab.send("Input.dispatchMouseEvent", type="mouseMoved", x=place.x, y=place.y)
@@ -144,8 +144,8 @@ class BrowserActions:
         """Drag an element onto another one.
 
         Args:
-            source_id: The number in brackets before the element to drag.
-            target_id: The number in brackets before the element to drop it on.
+            source_id: The number in brackets after the element to drag.
+            target_id: The number in brackets after the element to drop it on.
         """
         await self._locate(source_id)
         target = await self._locate(target_id, pressed=False)
@@ -158,7 +158,7 @@ class BrowserActions:
 
         Args:
             direction: up, down, left or right.
-            id: The number in brackets before the element; leave it out for the page.
+            id: The number in brackets after the element; leave it out for the page.
         """
         way = {"up": (0, -1), "down": (0, 1), "left": (-1, 0), "right": (1, 0)}[direction]
         across, along = (part * _SCROLL for part in way)

@@ -103,7 +103,7 @@ class Computer:
             action: What to do. done ends the task, with the answer in text if one was asked for.
                 fail ends it as one that cannot be done.
             coordinate: [x, y] on the screen, for clicks, move, drag and scroll.
-            element: Instead of a coordinate, the number in brackets before an element.
+            element: Instead of a coordinate, the number in brackets after an element.
             to_coordinate: Where a drag ends, as [x, y].
             to_element: Instead, the element on which a drag ends.
             text: What to type; or the answer.

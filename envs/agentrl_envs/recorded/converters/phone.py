@@ -26,7 +26,7 @@ def _argument(kind: str, about: str, **more: Any) -> dict[str, Any]:
 _ARGUMENTS = {
     "action": _argument("string", "What to do.", enum=[*_KINDS.values(), "done"]),
     "coordinate": _argument("array", "[x, y] on the screen.", items={"type": "number"}),
-    "element": _argument("integer", "Instead, the number in brackets before an element."),
+    "element": _argument("integer", "Instead, the number in brackets after an element."),
     "text": _argument("string", "What to type; or the answer."),
     "direction": _argument("string", "To scroll.", enum=["up", "down", "left", "right"]),
     "app": _argument("string", "The name of the app to open."),
