@@ -18,6 +18,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, cast
 
 from agentrl.authoring.env_id import EnvId
+from agentrl.authoring.setting_kinds import check_setting_kinds
 from agentrl.env import Action, Env
 from agentrl.errors import ConfigError
 from agentrl.message import Message
@@ -228,7 +229,8 @@ def make(id: str, /, **kwargs: Any) -> Env:
 
     Raises:
         ConfigError: The id is unknown (the text has the nearest known ones), the environment does
-            not have such a setting, or what was made is no environment.
+            not have such a setting, one is of another kind than its annotation, or what was made is
+            no environment.
     """
     env_spec, entry_point = _resolve(id)
     name, _, what = id.partition(":")
@@ -254,6 +256,7 @@ def make(id: str, /, **kwargs: Any) -> Env:
             f"{id}: {error}; {hint}the keyword arguments of this environment are: "
             f"{', '.join(names) or 'none'}"
         ) from None
+    check_setting_kinds(maker, settings, of=id)
     try:
         env = maker(**settings)
     except SystemExit as error:  # else it would end the run, and well

@@ -47,8 +47,8 @@ class RolloutCost:
     held_bytes: int
     """All it takes of a device."""
     asleep_bytes: int
-    """Bytes it keeps of that while the trainer computes: fewer with `engine.vllm.sleep_level`, and of
-    the local engine on a CPU, which has no cache then."""
+    """Bytes it keeps of that while the trainer computes: fewer with `engine.vllm.sleep_level`, and
+    of the local engine on a CPU, which has no cache then."""
     loading_bytes: int
     """More than that while new weights come: the local engine arranges them beside the old ones."""
     step_s: float

@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any, TypeVar, cast
 
+from agentrl.authoring.setting_kinds import check_setting_kinds
 from agentrl.errors import ConfigError
 from agentrl.runtime.imports import import_callable
 
@@ -29,4 +30,5 @@ def made_pack(pack: str | P, kwargs: Mapping[str, Any]) -> P:
         raise ConfigError(
             f"{pack}: {error}; the settings of these tasks are: {parameters}"
         ) from None
+    check_setting_kinds(maker, kwargs, of=pack)
     return cast("P", maker(**kwargs))

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
+from agentrl.authoring.setting_kinds import read_settings
 from agentrl.authoring.tool_env import check_reward, refuse_malformed
 from agentrl.authoring.tool_schema import signature_of
 from agentrl.env import Action, Box, ForkStrategy, Info, Observation, Step, ToolSchema
@@ -109,9 +110,8 @@ class GuiEnv(PooledEnv[_Episode, DesktopPack, DesktopPool, DesktopSettings]):
             gold_names=gold_names,
         )
         kinds = (observation,) if isinstance(observation, str) else tuple(observation)
-        self._wants = DesktopObservationOptions(
-            kinds=cast("Any", kinds), **(observation_kwargs or {})
-        )
+        looks = {"kinds": kinds, **(observation_kwargs or {})}
+        self._wants = read_settings(DesktopObservationOptions, looks, of="observation_kwargs")
         size = (self._settings.width, self._settings.height)
         self._grid = PointGrid(
             screen=size, shown=self._wants.scale_size(*size), coordinates=coordinates

@@ -1,10 +1,10 @@
 """Whose the pool is that an environment plays in: its own, its scope's, or the caller's."""
 
 from collections.abc import Awaitable, Hashable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from typing import Any, Generic, Protocol, Self, TypeVar, cast
 
-from agentrl.errors import ConfigError
+from agentrl.authoring.setting_kinds import read_settings
 from agentrl.runtime.scope import shared
 
 
@@ -49,17 +49,7 @@ class PoolKind(Generic[P, S]):
 
     def settings_of(self, given: S | Mapping[str, Any] | None) -> S:
         """Return settings from their fields. Raises `ConfigError` for one that there is not."""
-        if isinstance(given, self.settings):
-            return given
-        values = cast("Mapping[str, Any]", given or {})
-        assert is_dataclass(self.settings)
-        field_names = {field.name for field in fields(self.settings)}
-        if unknown := sorted(values.keys() - field_names):
-            raise ConfigError(
-                f"{self.name} has no settings {unknown}; its settings are "
-                f"{', '.join(sorted(field_names))}"
-            )
-        return self.settings(**values)
+        return read_settings(self.settings, given, of=self.name)
 
 
 class PoolHandle(Generic[P, S]):

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, cast, get_args
 
+from agentrl.authoring.setting_kinds import read_settings
 from agentrl.authoring.tool_env import check_reward, refuse_malformed
 from agentrl.authoring.tool_schema import signature_of
 from agentrl.env import Action, ForkStrategy, Info, Observation, Step, ToolSchema
@@ -117,8 +118,8 @@ class WebEnv(PooledEnv[_Episode, WebTaskPack, BrowserPool, BrowserSettings]):
         self._screen = PageScreen(*screen)
         clock_mode = clock or getattr(self._pack, "clock", "real")
         self._action_ms = action_ms if clock_mode == "steps" else None
-        looks: dict[str, Any] = {"deadline_s": self._settings.call_s, **(observation_kwargs or {})}
-        self._wants = PageObservationOptions(kinds=cast("Any", kinds), **looks)
+        looks = {"deadline_s": self._settings.call_s, "kinds": kinds, **(observation_kwargs or {})}
+        self._wants = read_settings(PageObservationOptions, looks, of="observation_kwargs")
 
     @property
     def tools(self) -> tuple[ToolSchema, ...]:

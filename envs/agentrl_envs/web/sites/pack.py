@@ -1,11 +1,13 @@
 """The tasks of a site: its templates, filled in by seeds, and the world of each."""
 
 import copy
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Generic, TypeVar
 
+from agentrl.authoring.setting_kinds import check_setting_kinds
 from agentrl.env import Action
 from agentrl.errors import ConfigError
 from agentrl.message import Message
@@ -44,10 +46,14 @@ class TemplateSitePack(TemplateTasks[SiteTemplate[State]], Generic[State]):
     def __init__(self, site: TemplateSite[State], **choices: Any) -> None:
         """Choose tasks; raises `ConfigError` for what there is not, and for a split left empty."""
         self._site = site
+        check_setting_kinds(TemplateTasks, choices, of=f"the tasks of {site.name}")
         try:
             super().__init__(site.name, site.templates, site.heldout_templates, **choices)
         except TypeError as error:
-            raise ConfigError(f"the tasks of {site.name}: {error}") from None
+            names = list(inspect.signature(TemplateTasks).parameters)[3:]
+            raise ConfigError(
+                f"the tasks of {site.name}: {error}; their settings are {', '.join(names)}"
+            ) from None
 
     def fill_in(self, template: SiteTemplate[State], random: Random, seed: int) -> Wanted:
         return template.make(random, self._site.state(seed))
