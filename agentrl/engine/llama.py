@@ -6,6 +6,8 @@ on CPU with one thread, the numbers of a row depend on the tokens before it and 
 on nothing else: not on the batch, not on whether a prefix came from the cache.
 """
 
+import math
+import mmap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -88,7 +90,7 @@ class LlamaDecoder:
             self._axes = None if eyes is None else _axes(model, shape).to(device)
             self._masks = CausalMasks(context, device=device, dtype=dtype)
             cache_shape = (shape.layers, 2, capacity.slots, shape.heads, context, shape.head)
-            self._cache = torch.zeros(cache_shape, device=device, dtype=dtype)
+            self._cache = _allocate_cache(cache_shape, device=device, dtype=dtype)
             # Attention reads whole groups of four query rows, past the last true one if need be.
             self._heads = torch.zeros(
                 (
@@ -117,8 +119,8 @@ class LlamaDecoder:
         # Padding is multiplied by zero, which removes only what is finite.
         if self._device.type == "cpu":
             shape = self._cache.shape
-            del self._cache  # before the new one is made, of pages that nothing has touched
-            self._cache = torch.zeros(shape, dtype=self._dtype)
+            del self._cache  # before there is another
+            self._cache = _allocate_cache(shape, device=self._device, dtype=self._dtype)
         else:
             self._cache.zero_()
 
@@ -320,6 +322,18 @@ def _axes(model: PreTrainedModel, shape: LlamaShape) -> Tensor:
     turned = torch.eye(3, dtype=torch.long, device=device)[:, :, None]
     sines = [rotary(torch.zeros(1, device=device), axis[:, None])[1] for axis in turned.unbind(1)]
     return torch.stack([sine[0, 0, : shape.head // 2] for sine in sines]).abs().argmax(0)
+
+
+def _allocate_cache(shape: Sequence[int], *, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Return zeros. On a CPU they take no memory where nothing is written; `torch.zeros` writes."""
+    if device.type != "cpu":
+        return torch.zeros(*shape, device=device, dtype=dtype)
+    size = math.prod(shape) * dtype.itemsize
+    try:
+        pages = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError(f"you tried to allocate {size} bytes") from error
+    return torch.frombuffer(pages, dtype=dtype).view(*shape)
 
 
 def _rotations(model: PreTrainedModel, shape: LlamaShape, context: int) -> Tensor:

@@ -101,7 +101,9 @@ def _demonstration(
     read(chat.opening(conversation.opening, conversation.tools))
     last = len(conversation.turns) - 1
     for turn, (action, answers) in enumerate(conversation.turns):
-        extend(chat.write(action), learnt=True)
+        turn_tokens = chat.write(action)
+        _check_calls(chat.parse(turn_tokens), action, of=f"turn {turn + 1} of {conversation.name}")
+        extend(turn_tokens, learnt=True)
         if turn < last:
             read(chat.reply(answers, ended=True, tools=conversation.new_tools.get(turn)))
     if len(token_ids) > context_tokens:
@@ -111,3 +113,13 @@ def _demonstration(
             "recording"
         )
     return TokenizedDemonstration(tuple(token_ids), tuple(mask), tuple(images))
+
+
+def _check_calls(read_action: Action, action: Action, *, of: str) -> None:
+    """Raise `ConfigError` where a turn's tokens are read as other calls than were made in it."""
+    read_count = len(read_action.tool_calls) + len(read_action.malformed)
+    if read_action.malformed or read_count != len(action.tool_calls):
+        raise ConfigError(
+            f"{of} has {len(action.tool_calls)} calls, but is read as {read_count}; its text must "
+            f"hold no call and no unfinished thought, got {action.text!r:.120}"
+        )

@@ -33,6 +33,9 @@ def explain_out_of_memory(kind: type[AgentrlError], subject: str, way_out: str) 
         # Torch's own sentences: how much was asked for, and how much is free of how much.
         sizes = str(error).removeprefix("CUDA out of memory. ").partition(" See documentation")[0]
         raise kind(f"{subject} ran out of GPU memory: {sizes.strip()} {way_out} {_PLAN}") from error
+    except MemoryError as error:
+        sizes = f": {error}" if str(error) else ""
+        raise kind(f"{subject} ran out of the host's memory{sizes}. {way_out} {_PLAN}") from error
     except RuntimeError as error:
         _, is_host, sizes = str(error).partition(_HOST)
         if not is_host:

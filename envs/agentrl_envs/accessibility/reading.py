@@ -9,6 +9,9 @@ from agentrl_envs.accessibility.node import AccessibilityNode, node_of
 
 _ELEMENT_ARGUMENTS = ("element", "id")
 """Parameters of the tools of desktops and pages that take the number of an element."""
+_OTHER_KIND = re.compile(r"\n(?:text|dom):\n")
+"""Heading of a part of an observation that is no tree; an empty line stands between parts, and in
+none."""
 _GOAL = re.compile(r"Goal: (?P<goal>.*?)(?=\n(?:url|screen): |\Z)", re.DOTALL)
 
 
@@ -70,10 +73,17 @@ class ObservedPage:
 def read(text: str) -> ObservedPage:
     """Read the text of an observation with an accessibility tree.
 
-    Lines that are nothing of the kind (an error, a count of what was left out) are passed over.
+    Lines that are nothing of the kind (an error, a count of what was left out) are passed over, and
+    so are the other parts of an observation of several kinds.
     """
     goal = _GOAL.match(text)
     rest = text[goal.end() :] if goal else text
+    first, *others = rest.split("\n\n")
+    trees = [part for part in others if part.startswith("axtree:\n")]
+    if trees:
+        rest = f"{_OTHER_KIND.split(first)[0]}\n{trees[0]}"
+    elif any(_OTHER_KIND.match(f"\n{part}") for part in others):
+        rest = first
     header = dict[str, str]()
     nodes = list[AccessibilityNode]()
     for line in rest.split("\n"):

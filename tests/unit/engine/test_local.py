@@ -10,6 +10,7 @@ its cache wrongly.
 """
 
 import asyncio
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,10 @@ from typing import Any
 import pytest
 import torch
 
+from agentrl.engine.decoder import DecoderCapacity
 from agentrl.engine.fallback import FallbackDecoder
 from agentrl.engine.llama import LlamaDecoder
+from agentrl.engine.llama_shape import shape_of
 from agentrl.engine.local import TURNS, LocalEngine
 from agentrl.errors import ConfigError, EngineError
 from agentrl.policy import Completion, GenerateRequest, Sampling
@@ -215,6 +218,47 @@ async def test_a_load_in_mid_flight_mixes_nothing(name: str) -> None:
             want = await fresh.generate(rest)
         assert completion.token_ids[at:] == want.token_ids
         assert completion.logprobs[at:] == pytest.approx(want.logprobs, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["qwen3", "gpt2"])
+async def test_an_engine_that_slept_samples_the_same(name: str) -> None:
+    """In flight or not, before new weights or without any."""
+    asked = [
+        GenerateRequest(id=f"{i}", prompt=prompt_of(60), max_new_tokens=30, seed=i)
+        for i in range(6)
+    ]
+    async with LocalEngine(shared(name), slots=4, context_tokens=256) as engine:
+        want = await all_of(engine, asked)
+        running = [asyncio.create_task(engine.generate(request)) for request in asked]
+        await turns(15)
+        await engine.sleep()
+        disturbed = await asyncio.gather(*running)
+        await engine.sleep()
+        again = await all_of(engine, asked)
+    assert again[0].prompt_cached_tokens == 0
+    for done in (disturbed, again):
+        assert [one.token_ids for one in done] == [one.token_ids for one in want]
+        for one, other in zip(done, want, strict=True):
+            assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
+
+
+def test_a_cache_that_sleeps_takes_no_memory() -> None:
+    """Mutants seen caught: the cache zeroed in place; `torch.zeros`, which touches all of it."""
+
+    def resident_bytes() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    model = shared("qwen3")
+    shape = shape_of(model)
+    assert shape is not None
+    capacity = DecoderCapacity(slots=64, context_tokens=4096, prefill_tokens=64)
+    decoder = LlamaDecoder(model, shape, capacity, device=torch.device("cpu"), dtype=torch.float32)
+    for slot in range(1, 64):
+        decoder.reuse(0, slot, 4096)
+    before = resident_bytes()
+    decoder.release_cache()
+    keys_bytes = 2 * 4 * shape.layers * shape.heads * shape.head * 63 * 4096
+    assert before - resident_bytes() > 0.9 * keys_bytes
 
 
 @pytest.mark.parametrize("name", ["qwen3", "llama", "gpt2"])

@@ -398,7 +398,8 @@ class LetterChat:
         return tuple(map(ord, f"{action.text}{calls}>"))
 
     def parse(self, token_ids: Sequence[int]) -> Action:
-        return Action("".join(map(chr, token_ids)))
+        text = "".join(map(chr, token_ids))
+        return replace(call("mul", a=2), text=text) if "{" in text else Action(text)
 
     def _read(self, messages: Sequence[Message]) -> tuple[int, ...]:
         return tuple(map(ord, "".join(f"<{message.text}" for message in messages)))
@@ -472,6 +473,24 @@ def test_the_learnt_tokens_are_what_the_engine_would_have_sampled(tmp_path: Path
     assert chat.parse(learnt[len(turns[0]) :]).text == "6"
     assert learnt[-1] in chat.stop_token_ids
     assert found.token_ids[-1] == learnt[-1]
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ('<tool_call>\n{"name": "mul", "arguments": {"a": 1}}\n</tool_call>', 2),
+        ("<tool_call> add", 2),
+        ("<think> hm", 0),
+    ],
+)
+def test_a_text_that_is_read_as_a_call_is_an_error(text: str, count: int, tmp_path: Path) -> None:
+    """As the name of an element on a hostile page may be."""
+    action = replace(GOLD.actions[0], text=text)
+    hostile = DemonstrationTurns.from_gold(replace(GOLD, actions=(action, GOLD.actions[1])))
+    tokenizer = train_tokenizer([text], vocab_size=400, folder=tmp_path, template="hermes")
+    says = f"turn 1 of .*'t' has 1 calls, but is read as {count}.*got '{text[:5]}"
+    with pytest.raises(ConfigError, match=says):
+        demonstrations([hostile], ChatFormat(tokenizer), context_tokens=1000)
 
 
 def test_a_conversation_longer_than_the_context_is_an_error() -> None:

@@ -66,7 +66,8 @@ async def _look(eye: PageProbe, wants: PageObservationOptions) -> PageView:
 
 def list_texts(nodes: Sequence[AccessibilityNode]) -> list[str]:
     """Return the visible text, a line per piece."""
-    return [words for node in nodes if (words := node.name or node.value())]
+    texts = (node.name or node.value() for node in nodes)
+    return [" ".join(text.splitlines()) for text in texts if text]
 
 
 def cap_lines(lines: Sequence[str], left: int, max_characters: int) -> tuple[str, bool]:

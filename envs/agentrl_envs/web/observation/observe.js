@@ -343,7 +343,7 @@ function observe(wants) {
   for (const [id, element] of eye.elements) if (!element.isConnected) eye.elements.delete(id);
   const look = new Look(wants);
   if (document.body) look.page(document.body, document);
-  const all = look.stop ? document.getElementsByTagName("*").length : 0;
+  const all = look.stop ? 1 + document.body.getElementsByTagName("*").length : 0;
   const extra = look.nodes.length - wants.maxNodes;
   return {
     url: location.href,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from agentrl.errors import ConfigError, EnvError
 from agentrl_envs.accessibility.node import node_of
 from agentrl_envs.web.observation import AccessibilityNode, PageObservationOptions, look, read
-from agentrl_envs.web.observation.look import cap_lines
+from agentrl_envs.web.observation.look import cap_lines, list_texts
 
 KEYS = st.from_regex(r"[a-z][a-z-]{0,8}", fullmatch=True)
 TEXTS = st.text(max_size=20).filter(lambda text: "\r" not in text)
@@ -130,3 +130,25 @@ class Busy:
 async def test_a_page_that_does_not_answer_is_an_infrastructure_failure() -> None:
     with pytest.raises(EnvError, match=r"within 0\.05 s"):
         await look(Busy(), PageObservationOptions(deadline_s=0.05))
+
+
+TREE = 'axtree:\nbutton "Cancel" [1]\nbutton "Save" [2]'
+TEXT = 'text:\naxtree:\nbutton "Cancel" [2]'
+
+
+@pytest.mark.parametrize(
+    "parts", [[TEXT, TREE], [TREE, TEXT], ["dom:\n<button n=2>", TREE, TEXT], [TREE], [TREE[8:]]]
+)
+def test_other_kinds_are_no_tree(parts: list[str]) -> None:
+    """Words of a page that look like lines of the tree are words."""
+    page = read("Goal: Save.\nurl: http://a.test/\ntitle: A\n" + "\n\n".join(parts))
+    assert [(node.name, node.id) for node in page.nodes] == [("Cancel", 1), ("Save", 2)]
+    assert (page.goal, page.url, page.title) == ("Save.", "http://a.test/", "A")
+
+
+def test_a_text_is_one_line() -> None:
+    nodes = [
+        AccessibilityNode(role="textbox", attributes={"value": 'a\n\naxtree:\nbutton "B" [1]'}),
+        AccessibilityNode(role="text", name="c"),
+    ]
+    assert list_texts(nodes) == ['a  axtree: button "B" [1]', "c"]
