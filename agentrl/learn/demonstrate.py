@@ -117,8 +117,8 @@ def _demonstration(
 
 def _check_calls(read_action: Action, action: Action, *, of: str) -> None:
     """Raise `ConfigError` where a turn's tokens are read as other calls than were made in it."""
-    read_count = len(read_action.tool_calls) + len(read_action.malformed)
-    if read_action.malformed or read_count != len(action.tool_calls):
+    if read_action.malformed or len(read_action.tool_calls) != len(action.tool_calls):
+        read_count = len(read_action.tool_calls) + len(read_action.malformed)
         raise ConfigError(
             f"{of} has {len(action.tool_calls)} calls, but is read as {read_count}; its text must "
             f"hold no call and no unfinished thought, got {action.text!r:.120}"

@@ -693,6 +693,24 @@ def test_a_server_beside_a_rank_could_sleep() -> None:
 
 
 @pytest.mark.parametrize(
+    ("mode", "machine", "is_asleep"),
+    [("sync", "", True), ("partial", "", True), ("async", "", False), ("sync", "1xRTX4090", False)],
+)
+def test_a_local_engine_on_a_cpu_has_no_cache_while_the_trainer_computes(
+    mode: str, machine: str, is_asleep: bool
+) -> None:
+    config = small(rollout__mode=mode)
+    device = (
+        find_machine(machine).device
+        if machine
+        else replace(find_machine("1xRTX4090").device, name=THIS)
+    )
+    cost = plan_rollout(config, find_shape(config), device, context_tokens=100.0)
+    assert cost.cache_bytes > 0
+    assert cost.asleep_bytes == cost.held_bytes - is_asleep * cost.cache_bytes
+
+
+@pytest.mark.parametrize(
     ("changes", "expected"),
     [
         ({}, True),
