@@ -17,6 +17,7 @@ from agentrl.authoring.json_schema import find_tool_fault
 from agentrl.env import Action, Env, Info, Observation, Step
 from agentrl.errors import ContractError, EnvError, blame
 from agentrl.message import Image, Message, Role
+from agentrl.runtime.image_decoding import read_size
 from agentrl.runtime.user_code import method_place
 from agentrl.task import Split, Task
 
@@ -100,6 +101,9 @@ def check_opening(env: Env, returned: object) -> tuple[Observation, Info]:
     if unhinted is not None and not (unhinted and _is_sequence_of(Message, unhinted)):
         what = f"unhinted is {_describe(unhinted)}; give the messages without the hint, or None"
         raise _build_error(env, "reset", RESET_RETURNS, what)
+    for at, message in enumerate(cast("Sequence[Message]", unhinted or ())):
+        if (fault := _find_message_fault(message)) is not None:
+            raise _build_error(env, "reset", RESET_RETURNS, f"message {at} of unhinted {fault}")
     return opening, info
 
 
@@ -224,6 +228,11 @@ def _find_message_fault(message: Message) -> str | None:
         return None
     if not _is_sequence_of((str, Image), content):
         return f"has as content {_describe(content)}; give text, or a tuple of texts and images"
+    for image in message.images:
+        try:
+            read_size(image)
+        except EnvError as error:
+            return f"has a picture that no policy may see: {error}"
     return None
 
 

@@ -1,7 +1,6 @@
 """Images in requests: data URLs and base64 blocks; nothing is fetched."""
 
 import base64
-from importlib.util import find_spec
 from typing import Any
 
 from agentrl.errors import EnvError
@@ -27,8 +26,7 @@ def from_base64(data: Any, media_type: Any) -> Image:
     except ValueError as error:
         raise BadRequest(f"an image's data is not valid base64: {error}") from error
     try:
-        if find_spec("PIL") is not None:  # without it no policy sees
-            read_size(image)
+        read_size(image)
     except EnvError as error:
         raise BadRequest(str(error)) from error
     return image

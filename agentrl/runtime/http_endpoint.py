@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from agentrl.errors import ConfigError, EngineError, EngineLost
+from agentrl.runtime.http_body import read_pieces
 from agentrl.runtime.json_limits import JsonLimitError, JsonLimits, read_json
 from agentrl.runtime.reachability import is_url
 from agentrl.runtime.surrogates import replace_surrogates
@@ -150,7 +151,8 @@ class HttpEndpointClient:
         """Names that fields have at this endpoint; empty for what it does not take."""
         self._client = httpx.AsyncClient(
             base_url=endpoint.url.rstrip("/") + "/",
-            headers={"Authorization": f"Bearer {key}"} if key else {},
+            headers={"Accept-Encoding": "gzip"}
+            | ({"Authorization": f"Bearer {key}"} if key else {}),
             timeout=endpoint.timeout_s,
             limits=httpx.Limits(max_connections=None),
             transport=transport,
@@ -260,6 +262,10 @@ class HttpEndpointClient:
                 if not response.is_success:
                     raise await self._read_refusal(response)
                 yield response
+        except self._httpx.DecodingError as error:
+            raise EngineError(
+                f"{self._endpoint} sent an answer that cannot be unpacked: {error}"
+            ) from error
         except self._httpx.HTTPError as error:
             raise EndpointUnavailableError(f"{type(error).__name__}: {error}") from error
 
@@ -269,23 +275,25 @@ class HttpEndpointClient:
         if size.isdecimal() and (len(size) > len(str(most)) or int(size) > most):
             raise self._too_long(f"an answer of {size:.30} bytes", most)
         content = bytearray()
-        async for part in response.aiter_bytes():
-            content += part
-            if len(content) > most:
-                raise self._too_long(f"an answer of more than {most} bytes", most)
+        async with aclosing(read_pieces(response)) as pieces:
+            async for piece in pieces:
+                content += piece
+                if len(content) > most:
+                    raise self._too_long(f"an answer of more than {most} bytes", most)
         return bytes(content)
 
     async def _read_lines(self, response: "httpx.Response") -> AsyncGenerator[bytes]:
         """Yield the lines of a stream, as its events end them: a text may hold U+2028."""
         rest, most = bytearray(), ANSWER_LIMITS.text_bytes
-        async for part in response.aiter_bytes():
-            *lines, last = part.split(b"\n")
-            for line in lines:
-                yield bytes(rest + line)
-                rest.clear()
-            rest += last
-            if len(rest) > most:
-                raise self._too_long(f"an event of more than {most} bytes", most)
+        async with aclosing(read_pieces(response)) as pieces:
+            async for piece in pieces:
+                *lines, last = piece.split(b"\n")
+                for line in lines:
+                    yield bytes(rest + line)
+                    rest.clear()
+                rest += last
+                if len(rest) > most:
+                    raise self._too_long(f"an event of more than {most} bytes", most)
         yield bytes(rest)
 
     def _too_long(self, what: str, most: int) -> EngineError:
@@ -311,10 +319,14 @@ class HttpEndpointClient:
     async def _read_refusal(self, response: "httpx.Response") -> EngineError | ConfigError:
         """Return why an answer is none."""
         body = bytearray()
-        async for part in response.aiter_bytes():
-            body += part
-            if len(body) > REFUSAL_BYTES:
-                break
+        try:
+            async with aclosing(read_pieces(response)) as pieces:
+                async for piece in pieces:
+                    body += piece
+                    if len(body) > REFUSAL_BYTES:
+                        break
+        except self._httpx.DecodingError as error:
+            body += f" ({error})".encode()
         status = response.status_code
         text = f"{status} {_beginning(body):.300}"
         if (what := WRONG.get(status)) is not None:
@@ -358,4 +370,6 @@ def read_content(content: Any) -> str:
 
 
 def _beginning(said: bytes | bytearray) -> str:
-    return said[:REFUSAL_BYTES].decode(errors="replace")
+    """Return the text that bytes begin with, without what a terminal would not show."""
+    text = said[:REFUSAL_BYTES].decode(errors="replace")
+    return "".join(letter if letter.isprintable() else " " for letter in text)

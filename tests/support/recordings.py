@@ -7,7 +7,8 @@ from typing import Any
 from agentrl.env import Action, call, say
 
 WRONG = say("nothing to do")
-PICTURE = b"\x89PNG not really"
+PICTURE = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\2\0\0\0\3 no more"
+"""The head of a PNG, which is what an environment's pictures are known by."""
 
 
 def a_recording(question: str = "open the door", steps: int = 5) -> dict[str, Any]:

@@ -160,8 +160,9 @@ class PooledEnv(ABC, Generic[E, K, P, S]):
     def _gold_with_name(self, task: Task, seen: Sequence[Message]) -> Action:
         """Return the pack's action, with the name of the element that it acts on as its text."""
         action = self._pack.gold(task, seen)
-        shown = next((one.text for one in reversed(seen) if one.role in ("user", "tool")), "")
-        return action if action.text else replace(action, text=element_name(action, read(shown)))
+        texts = (one.text for one in reversed(seen) if one.role in ("user", "tool"))
+        page = read(next(texts, ""))
+        return action if action.text else replace(action, text=element_name(action, page))
 
     # -- an environment ---------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -27,7 +28,7 @@ def android(
     ] = "both",
 ) -> None:
     """Convert episodes of AndroidControl: a JSON lines file, or a folder of JSON files."""
-    _write(android_control(source, shown=shown), file)
+    _write(android_control(source, shown=shown), source, file)
 
 
 @app.command("osworld")
@@ -46,10 +47,17 @@ def desktops(
     wide, _, high = size.partition("x")
     if not (wide.isdecimal() and high.isdecimal()):
         raise ConfigError(f"--size is {size!r}; give width and height such as 1920x1080")
-    _write(osworld(source, tasks=tasks, size=(int(wide), int(high))), file)
+    _write(osworld(source, tasks=tasks, size=(int(wide), int(high))), source, file)
 
 
-def _write(converted: Iterator[ConversionResult], file: Path) -> None:
+def _write(converted: Iterator[ConversionResult], source: Path, file: Path) -> None:
+    """Write what could be converted, and say what could not; exit with 1 where nothing could."""
+    if file.is_dir():
+        raise ConfigError(f"FILE {file} is a folder; name a JSON lines file in it")
+    if file.exists() and file.resolve().is_relative_to(source.resolve()):
+        raise ConfigError(
+            f"FILE {file} exists and is part of SOURCE {source}, which is only read; name another"
+        )
     refused: list[str] = []
 
     def recordings() -> Iterator[ConversationRecording]:
@@ -59,17 +67,22 @@ def _write(converted: Iterator[ConversionResult], file: Path) -> None:
             else:
                 refused.append(f"{one.name}: {one.recording}")
 
-    count = write_recordings(file, recordings())
-    typer.echo(f"wrote {count} recordings to {file}")
+    every = recordings()
+    first = next(every, None)
+    count = 0 if first is None else write_recordings(file, chain([first], every))
     for line in refused:
         typer.echo(f"left out: {line}", err=True)
+    if not count:
+        typer.echo(f"wrote no recording to {file}: none could be converted", err=True)
+        raise typer.Exit(1)
+    typer.echo(f"wrote {count} recordings to {file}")
 
 
 def main() -> None:
-    """Run a command; exits 2 for an error agentrl raises on purpose."""
+    """Run a command; exits 2 for an error agentrl raises on purpose, or of a file."""
     try:
         app()
-    except AgentrlError as error:
+    except (AgentrlError, OSError) as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(2)
 

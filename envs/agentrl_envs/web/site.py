@@ -14,14 +14,15 @@ whatever a page asks for elsewhere does not exist.
 
 import asyncio
 import inspect
-import zlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from agentrl.env import Action
 from agentrl.errors import ConfigError
 from agentrl.message import Message
+from agentrl.runtime.http_body import read_pieces
 from agentrl.runtime.imports import import_callable
 from agentrl.task import Split, Task, split_of
 from agentrl_envs.web.browser.policy import is_within, origin_of
@@ -135,7 +136,7 @@ class CustomSite:
                 ) as reply,
             ):
                 body = await _read_body(reply)
-        except (httpx.HTTPError, OverflowError, TimeoutError, zlib.error) as error:
+        except (httpx.HTTPError, OverflowError, TimeoutError) as error:
             body = f"the site did not answer: {type(error).__name__} {error}"[:500].encode()
             return WebResponse(status=502, headers={"content-type": "text/plain"}, body=body)
         client.cookies.clear()  # they are the browser's to keep
@@ -187,15 +188,10 @@ class CustomSite:
 
 async def _read_body(reply: "httpx.Response") -> bytes:
     """Return the body of a site's answer, unpacked. OverflowError where that is over the limit."""
-    packing = reply.headers.get("content-encoding", "identity").strip().lower()
-    if packing not in ("identity", "gzip"):
-        raise OverflowError(f"it is compressed with {packing[:40]!r}, but only gzip was requested")
-    unpacked = bytearray()
-    unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)
-    async for data in reply.aiter_raw():
-        if packing == "gzip":
-            data = unpacker.decompress(data, MAX_BODY_BYTES + 1 - len(unpacked))
-        unpacked += data
-        if len(unpacked) > MAX_BODY_BYTES:
-            raise OverflowError(f"the limit is {MAX_BODY_BYTES} bytes")
-    return bytes(unpacked)
+    body = bytearray()
+    async with aclosing(read_pieces(reply)) as pieces:
+        async for piece in pieces:
+            body += piece
+            if len(body) > MAX_BODY_BYTES:
+                raise OverflowError(f"the limit is {MAX_BODY_BYTES} bytes")
+    return bytes(body)

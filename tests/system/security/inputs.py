@@ -15,7 +15,7 @@ from agentrl.grading.artefacts import REFUSED_MAX
 from agentrl.grading.calls import RESULT_BYTES
 from agentrl.rollout.episode import CHARACTERS_PER_TOKEN
 from agentrl.runtime.http_endpoint import ANSWER_LIMITS, REFUSAL_BYTES
-from agentrl.runtime.image_decoding import FORMATS, MAX_BYTES, MAX_PIXELS
+from agentrl.runtime.image_decoding import FORMATS, MAX_BYTES, MAX_MARKERS, MAX_PIXELS
 from agentrl.runtime.json_limits import DEFAULT_LIMITS
 from agentrl_envs import MINIWOB_NAME_CHARACTERS
 from agentrl_envs.adapters.host import ANSWER_LIMITS as HOST_LIMITS
@@ -118,7 +118,7 @@ def rows() -> Iterator[InputRow]:
     )
     yield InputRow(
         "a picture (environment, program, page, endpoint)",
-        f"{', '.join(FORMATS)}; {size(MAX_BYTES)}, {MAX_PIXELS} pixels",
+        f"{', '.join(FORMATS)}; {size(MAX_BYTES)}, {MAX_PIXELS} pixels, {MAX_MARKERS} markers",
         "a failed trajectory; 400 at the gateway",
         "agentrl/runtime/image_decoding.py",
         "unit/runtime/test_image_decoding.py::test_the_limit_of_pixels_is_read_from_the_head",
@@ -331,7 +331,7 @@ def rows() -> Iterator[InputRow]:
     )
     yield InputRow(
         "turn of an endpoint that is evaluated (server)",
-        size(TURN_LIMITS.text_bytes),
+        f"{size(TURN_LIMITS.text_bytes)}, unpacked; gzip only",
         "a failed request",
         "agentrl/evaluation/endpoint/engine.py",
         "system/evaluation/test_endpoint.py::test_a_turn_is_received_up_to_its_limit",
@@ -339,7 +339,7 @@ def rows() -> Iterator[InputRow]:
     yield InputRow(
         "another answer of an endpoint, or an event of its stream (server)",
         f"{size(ANSWER_LIMITS.text_bytes)}, {ANSWER_LIMITS.values} values; "
-        f"{size(REFUSAL_BYTES)} of a refusal",
+        f"{size(REFUSAL_BYTES)} of a refusal, unpacked; gzip only",
         "a failed request",
         "agentrl/runtime/http_endpoint.py",
         "system/evaluation/test_endpoint.py::test_no_more_than_the_limit_is_received",

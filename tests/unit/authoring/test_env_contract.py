@@ -6,7 +6,8 @@ an evaluation draws held-out tasks and plays the policy. That nothing stands bet
 user is seen in whole commands, in tests/run/test_bad_environment.py.
 
 Mutants seen caught: parts of a step not looked at; messages not, or roles or parts of their content
-not; an id that may come twice; a task that is not copied, or its data or its answer not.
+not; an id that may come twice; a task that is not copied, or its data or its answer not;
+pictures not looked at, or only those of a step, or not those without the hint.
 """
 
 import asyncio
@@ -30,7 +31,7 @@ from agentrl.authoring.env_contract import (
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.env import Action, Env, Observation, Step, say
 from agentrl.errors import CheckError, ConfigError, ContractError, EnvError
-from agentrl.message import Message
+from agentrl.message import Image, Message
 from agentrl.rollout.demonstrations import PlannedDemonstration, demonstrate
 from agentrl.rollout.env_wrapper import EnvWrapper
 from agentrl.rollout.episode import EpisodeRunner
@@ -43,6 +44,8 @@ from benchmarks.letters import LetterChat
 from tests.support.said_turns import saying
 
 HERE = "tests/unit/authoring/test_env_contract.py"
+HUGE = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + (50_000).to_bytes(4) * 2
+"""The head of a PNG."""
 TURNS = (ScriptedTurn(wants="done", reward=1.0),)
 
 
@@ -114,6 +117,14 @@ STEPS: dict[str, tuple[Any, str]] = {
         (Observation((Message("user", ("a", 7)),)), 0.0, True, False, {}),  # pyright: ignore[reportArgumentType]
         STEP + "message 0 of the observation has as content a tuple of 2, (str, int): ('a', 7); g",
     ),
+    "a text for a picture": (
+        (Observation((Message("user", ("a", Image(b"hello"))),)), 0.0, True, False, {}),
+        STEP + "message 0 of the observation has a picture that no policy may see: 5 bytes declar",
+    ),
+    "too many pixels": (
+        (Observation((Message("user", (Image(HUGE),)),)), 0.0, True, False, {}),
+        STEP + "message 0 of the observation has a picture that no policy may see: 24 bytes decla",
+    ),
     "a tool's name for tools": (
         (Observation((), tools=("look",)), 0.0, True, False, {}),  # pyright: ignore[reportArgumentType]
         STEP + "the observation's tools are a tuple of 1, (str): ('look',); give a tuple of sche",
@@ -121,6 +132,10 @@ STEPS: dict[str, tuple[Any, str]] = {
 }
 RESET = "reset returns (Observation, dict): "
 RESETS: dict[str, tuple[Any, str]] = {
+    "a text for a picture without the hint": (
+        (Observation((Message("user", "a"),), (), unhinted=(Message("user", (Image(b"b"),)),)), {}),
+        RESET + "message 0 of unhinted has a picture that no policy may see: 1 bytes declared as ",
+    ),
     "alone": (SAID, RESET + "it returned a Observation: Observation("),
     "three": ((SAID, {}, 1), RESET + "it returned a tuple of 3, (Observation, dict, int)"),
     "words": (("hm", {}), RESET + "the observation is a str: 'hm'"),

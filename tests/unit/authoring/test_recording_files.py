@@ -33,8 +33,10 @@ from agentrl.runtime.atomic_files import lines_file
 from agentrl.task import Split, Task
 from agentrl_envs.recorded import RecordedEnv
 from agentrl_envs.recorded.experts import ExpertTrajectory
+from tests.support.recordings import PICTURE
 
-PICTURES = [Image(b"first"), Image(b"second", "image/jpeg"), Image(b"first")]
+FIRST, SECOND = PICTURE + b"first", PICTURE + b"second"
+PICTURES = [Image(FIRST), Image(SECOND, "image/jpeg"), Image(FIRST)]
 TOOL: dict[str, Any] = {
     "type": "function",
     "function": {
@@ -94,7 +96,7 @@ def test_pictures_lie_in_files_once_each_and_are_read_when_they_are_shown(tmp_pa
     recorded_with(file)
     pictures = sorted((tmp_path / "deep" / "doors.images").iterdir())
     assert [p.suffix for p in pictures].count(".jpg") == 1
-    assert {p.read_bytes() for p in pictures} == {b"first", b"second"}
+    assert {p.read_bytes() for p in pictures} == {FIRST, SECOND}
     assert len(pictures) == 2, "the same picture twice is one file"
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     assert [line["version"] for line in lines] == [VERSION] * 3
@@ -256,7 +258,7 @@ async def test_the_terminal_shows_asks_and_explains() -> None:
         action = await seat.act(opening, opening.messages)
         assert action.tool_calls[0].arguments == {"button": 1}
         picture = shown[0].partition("(picture: ")[2].removesuffix(")")
-        assert content_of(picture) == b"first"
+        assert content_of(picture) == FIRST
         assert [shown[0][:15], shown[2], shown[3]] == [
             "[user] open it ",
             "press(button, hard=...)  Press a button.",

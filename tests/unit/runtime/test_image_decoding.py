@@ -1,7 +1,9 @@
 """Picture files: limits are read from the head, and whatever a decoder raises is one error.
 
-Mutants seen caught: no limit of pixels; one off; every format of Pillow; scans not counted; a
-WebP's canvas not looked at.
+Mutants seen caught: no limit of pixels; one off; every format of Pillow; scans not counted, or
+profiles not; a WebP's canvas not looked at; markers not counted, or bytes that fill; reads not
+counted; a size that the decoder finds other than the head said; width and height swapped; the first
+frame of a JPEG instead of the last.
 """
 
 import ast
@@ -11,6 +13,7 @@ import struct
 import zlib
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -24,7 +27,9 @@ from agentrl.message import Image
 from agentrl.runtime.image_decoding import (
     FORMATS,
     MAX_BYTES,
+    MAX_MARKERS,
     MAX_PIXELS,
+    MAX_READS,
     MAX_SCANS,
     decode_image,
     read_size,
@@ -40,13 +45,13 @@ def file_of(kind: str, size: tuple[int, int] = (8, 6)) -> bytes:
     return out.getvalue()
 
 
+def chunk(kind: bytes, data: bytes = b"") -> bytes:
+    check = struct.pack(">I", zlib.crc32(kind + data))
+    return struct.pack(">I", len(data)) + kind + data + check
+
+
 def png(width: int, height: int, pixels: bytes = b"") -> bytes:
     """Return a PNG that claims a size, with as much of its pixels as is given."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        check = struct.pack(">I", zlib.crc32(kind + data))
-        return struct.pack(">I", len(data)) + kind + data + check
-
     head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     body = chunk(b"IDAT", zlib.compress(pixels)) + chunk(b"IEND", b"")
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + body
@@ -81,7 +86,7 @@ def test_the_limit_of_pixels_is_read_from_the_head() -> None:
         for read in (read_size, decode_image):
             with pytest.raises(EnvError, match=f"pixels, but the limit is {MAX_PIXELS}"):
                 read(Image(data))
-    with pytest.raises(EnvError, match="exceeds limit"):
+    with pytest.raises(EnvError, match="have 65535 x 65535 pixels"):
         read_size(Image(png(65535, 65535)))
 
 
@@ -91,6 +96,81 @@ def test_a_file_has_a_limit_of_bytes_and_a_jpeg_one_of_scans() -> None:
     scans = b"\xff\xda\x00\x08\x01\x01\x00\x00\x3f\x00" * (MAX_SCANS + 1)
     with pytest.raises(EnvError, match=f"the limit is {MAX_SCANS}"):
         decode_image(Image(file_of("JPEG")[:-2] + scans + b"\xff\xd9", "image/jpeg"))
+
+
+def packed(kind: str, size: tuple[int, int], **options: Any) -> bytes:
+    out = io.BytesIO()
+    Pictures.new("RGB", size, (200, 30, 40)).save(out, kind, **options)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("size", [(1, 1), (300, 7), (7, 300), (1025, 513)])
+def test_the_head_says_what_the_decoder_finds(size: tuple[int, int]) -> None:
+    files = [packed(kind, size) for kind in FORMATS]
+    files.append(packed("JPEG", size, progressive=True, exif=Pictures.Exif()))
+    files.append(packed("WEBP", size, lossless=True))
+    files.append(packed("WEBP", size, exif=b"Exif\0\0MM\0*\0\0\0\x08\0\0"))  # has a canvas
+    for file in files:
+        assert read_size(Image(file)) == decode_image(Image(file)).size == size
+
+
+@pytest.mark.parametrize(
+    "filling",
+    [b"\xff\xfe\0\2", b"\xff\xe3\0\3a", b"\xff", b"\xff\0", b"\xff\xd0", b"\xff\xfe\0\0"],
+)
+@watched
+def test_a_jpeg_has_a_limit_of_markers(filling: bytes) -> None:
+    file = file_of("JPEG")
+    few = file[:2] + filling * (MAX_MARKERS - 100) + file[2:]
+    assert read_size(Image(few)) == (8, 6)
+    many = file[:2] + filling * (15 * 2**20 // len(filling)) + file[2:]
+    with pytest.raises(EnvError, match=f"more than {MAX_MARKERS} markers .*return an image"):
+        read_size(Image(many))
+
+
+def png_with(chunks: bytes) -> bytes:
+    file = png(8, 6, bytes(6 * 25))
+    return file[:33] + chunks + file[33:]
+
+
+def gif_with(blocks: bytes) -> bytes:
+    file = file_of("GIF")
+    after = 13 + (3 << (file[10] & 7) + 1 if file[10] & 0x80 else 0)
+    return file[:after] + blocks + file[after:]
+
+
+PROFILE = chunk(b"iCCP", b"k\0\0" + zlib.compress(bytes(1_000_000)))
+NOTE = b"\xff\xe1" + struct.pack(">H", 1608) + b"Exif\0\0" + bytes(1600)
+FULL: dict[str, tuple[bytes, str]] = {
+    "chunks": (png_with(chunk(b"abCd") * 1_300_000), f"in more than {MAX_READS} pieces"),
+    "comments": (gif_with(b"\x21\xfe\x01a\0" * 3_000_000), f"in more than {MAX_READS} pieces"),
+    "profiles": (png_with(PROFILE * 9000), f"9000 colour profiles, but the limit is {MAX_SCANS}"),
+    "notes": (
+        file_of("JPEG")[:2] + NOTE * 9000 + file_of("JPEG")[2:],
+        f"9000 Exif segments, but the limit is {MAX_SCANS}",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FULL)
+@watched
+def test_a_full_head_costs_nothing_to_look_at_and_little_to_decode(name: str) -> None:
+    file, words = FULL[name]
+    assert len(file) < MAX_BYTES
+    assert read_size(Image(file)) == (8, 6)
+    with pytest.raises(EnvError, match=words):
+        decode_image(Image(file))
+
+
+def test_a_size_that_comes_twice_is_one_error() -> None:
+    other = png(4000, 4000)[8:33]
+    with pytest.raises(EnvError, match="4000 x 4000 pixels, but their head says 8 x 6; encode"):
+        decode_image(Image(png_with(other)))
+    frame = b"\xff\xc0\0\x0b\x08\x27\x10\x27\x10\1\1\x11\0"
+    file = file_of("JPEG")
+    scan = file.index(b"\xff\xda")
+    with pytest.raises(EnvError, match="10000 x 10000 pixels, but the limit"):
+        read_size(Image(file[:scan] + frame + file[scan:]))
 
 
 def test_what_is_cut_off_is_an_attributed_error() -> None:

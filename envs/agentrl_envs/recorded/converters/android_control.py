@@ -5,10 +5,11 @@ An episode is an object with `episode_id`, `goal`, `actions` (objects, or JSON t
 `accessibility_trees`, `step_instructions`, `screenshot_widths` and `screenshot_heights`.
 """
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from math import isfinite
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
@@ -21,15 +22,21 @@ from agentrl_envs.recorded.converters.converted import (
     UnusableTrajectory,
     ask_task,
     content_of,
+    convert_trajectory,
     make_answers,
     make_turn,
+    read_object,
     require_files,
+    require_number,
+    require_type,
 )
 from agentrl_envs.recorded.converters.phone import NAME, SCHEMA, call_of
 from agentrl_envs.recorded.pointing import smallest_box
 
 Shown = Literal["axtree", "screenshot", "both"]
 _FLAGS = ("checked", "selected", "focused")
+_ROLE = re.compile(r"[a-z][\w-]*")
+"""Of an element's line. Another class could write lines of its own."""
 _SNAKE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
@@ -50,35 +57,42 @@ def android_control(source: Path, *, shown: Shown = "both") -> Iterator[Conversi
     """
     if shown not in get_args(Shown):
         raise ConfigError(f"shown must be one of {', '.join(get_args(Shown))}, got {shown!r}")
-    files = [source] if source.is_file() else sorted(source.rglob("*.json*"))
+    paths = [source] if source.is_file() else sorted(source.rglob("*.json*"))
+    files = [path for path in paths if path.is_file()]
     for file in require_files(files, source, "no JSON or JSON lines file"):
-        for number, episode in enumerate(_episodes(file), start=1):
-            name = f"{file}, episode {episode.get('episode_id', number)}"
-            try:
-                yield ConversionResult(name, _recording(episode, file.parent, shown))
-            except (UnusableTrajectory, KeyError, TypeError, ValueError) as error:
-                why = str(error) if isinstance(error, UnusableTrajectory) else repr(error)
-                yield ConversionResult(name, why)
+        yield from _convert_file(file, shown)
 
 
-def _episodes(file: Path) -> Iterator[Mapping[str, Any]]:
+def _convert_file(file: Path, shown: Shown) -> Iterator[ConversionResult]:
     if file.suffix == ".json":
-        yield json.loads(file.read_text(encoding="utf-8"))
+        yield convert_trajectory(
+            str(file), lambda: _recording(file.read_bytes(), file.parent, shown)
+        )
         return
-    with file.open(encoding="utf-8") as lines:
-        yield from (json.loads(line) for line in lines if line.strip())
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                record = partial(_recording, line, file.parent, shown)
+                yield convert_trajectory(f"{file}, line {number}", record)
 
 
-def _recording(episode: Mapping[str, Any], folder: Path, shown: Shown) -> ConversationRecording:
-    actions = [json.loads(a) if isinstance(a, str) else a for a in episode["actions"]]
-    instructions = episode.get("step_instructions") or [""] * len(actions)
+def _recording(text: bytes, folder: Path, shown: Shown) -> ConversationRecording:
+    episode = read_object(text, "the episode")
+    goal = require_type(episode.get("goal"), str, "the goal")
+    actions = [
+        read_object(action, "an action")
+        if isinstance(action, str)
+        else require_type(action, dict, "an action")
+        for action in require_type(episode.get("actions"), list, "actions")
+    ]
+    instructions = _find_list(episode, "step_instructions") or [""] * len(actions)
     screens = [_screen(episode, step, folder, shown) for step in range(len(actions) + 1)]
     if len(instructions) != len(actions):
         raise UnusableTrajectory(
             f"there are {len(actions)} actions but {len(instructions)} step instructions"
         )
-    goal = f"Goal: {' '.join(str(episode['goal']).split())}\n"
-    messages: list[RecordedMessage] = [ask_task(_prepend(goal, screens[0].content))]
+    head = f"Goal: {' '.join(goal.split())}\n"
+    messages: list[RecordedMessage] = [ask_task(_prepend(head, screens[0].content))]
     for step, (action, instruction) in enumerate(zip(actions, instructions, strict=True)):
         call, before = call_of(action), screens[step]
         if shown != "screenshot":
@@ -103,21 +117,33 @@ def _prepend(head: str, content: RecordedContent) -> RecordedContent:
 
 
 def _screen(episode: Mapping[str, Any], step: int, folder: Path, shown: Shown) -> _Screen:
-    trees, pictures = episode.get("accessibility_trees"), episode.get("screenshots")
+    trees, pictures = (_find_list(episode, n) for n in ("accessibility_trees", "screenshots"))
     if shown != "axtree" and not pictures:
         raise UnusableTrajectory("it has no screenshots; convert with --shown axtree")
     if shown != "screenshot" and not trees:
         raise UnusableTrajectory("it has no accessibility trees; convert with --shown screenshot")
     lines, places = _tree(_find_step(trees, step, "accessibility_trees")) if trees else ("", {})
-    sizes = [episode.get(f"screenshot_{side}") for side in ("widths", "heights")]
-    size = " x ".join(str(_find_step(side, step, "sizes")) for side in sizes if side)
+    sides = [_find_list(episode, f"screenshot_{side}") for side in ("widths", "heights")]
+    size = " x ".join(_side(_find_step(side, step, "sizes")) for side in sides if side)
     text = f"screen: {size}\n" if size else ""
     if shown != "screenshot":
         text += lines
     picture = None
     if shown != "axtree":
-        picture = folder / str(_find_step(pictures or (), step, "screenshots"))
+        name = _find_step(pictures, step, "screenshots")
+        picture = folder / require_type(name, str, "a screenshot")
     return _Screen(text, places, content_of(text.rstrip("\n"), picture))
+
+
+def _side(pixels: Any) -> str:
+    if require_number(pixels, "a side of the screen") <= 0:
+        raise UnusableTrajectory(f"a side of the screen is {pixels}, but must be above 0")
+    return str(pixels)
+
+
+def _find_list(episode: Mapping[str, Any], name: str) -> list[Any]:
+    """Return a list of an episode, which may be missing or null."""
+    return require_type(episode.get(name) or [], list, name)
 
 
 def _find_step(found: Sequence[Any], step: int, what: str) -> Any:
@@ -138,7 +164,8 @@ def _tree(tree: Any) -> tuple[str, dict[int, Box]]:
             continue
         number = len(places) + 1
         places[number] = box
-        role = str(node.get("class_name") or "view").rpartition(".")[2].lower()
+        role = str(node.get("class_name")).rpartition(".")[2].lower()
+        role = role if node.get("class_name") and _ROLE.fullmatch(role) else "view"
         flags = {flag: "" for flag in _FLAGS if _is(node, flag)}
         lines.append(AccessibilityNode(role=role, name=label, id=number, attributes=flags).line)
     return "\n".join(lines), places
@@ -148,11 +175,15 @@ def _nodes(tree: Any) -> Iterator[Mapping[str, Any]]:
     """Yield the nodes of a forest as the protocol buffers have it, or of a plain list."""
     if isinstance(tree, Mapping):
         forest = cast("Mapping[str, Any]", tree)
-        for window in forest.get("windows") or [forest]:
-            inside = window.get("tree", window)
-            yield from inside.get("nodes") or []
+        nodes: list[Any] = []
+        for each in _find_list(forest, "windows") or [forest]:
+            window = require_type(each, dict, "a window")
+            inside = require_type(window.get("tree", window), dict, "the tree of a window")
+            nodes += _find_list(inside, "nodes")
     else:
-        yield from tree
+        nodes = require_type(tree, list, "an accessibility tree")
+    for node in nodes:
+        yield require_type(node, dict, "a node")
 
 
 def _snake(node: Mapping[str, Any]) -> dict[str, Any]:
@@ -164,17 +195,17 @@ def _is(node: Mapping[str, Any], flag: str) -> bool:
 
 
 def _box(node: Mapping[str, Any]) -> Box | None:
-    bounds = node.get("bounds_in_screen") or node.get("bounds") or node.get("bbox")
-    if isinstance(bounds, Mapping):
-        sides = cast("Mapping[str, float]", bounds)
-        left_x, top, right, bottom = (
-            float(sides.get(side, 0)) for side in ("left", "top", "right", "bottom")
-        )
-    elif isinstance(bounds, Sequence) and len(cast("Sequence[Any]", bounds)) == 4:
-        left_x, top, right, bottom = map(float, cast("Sequence[Any]", bounds))
-    else:
+    """Return left, top, width and height; None unless they are a rectangle of finite numbers."""
+    bounds: Any = node.get("bounds_in_screen") or node.get("bounds") or node.get("bbox")
+    if isinstance(bounds, dict):
+        sides = cast("dict[str, Any]", bounds)
+        bounds = [sides.get(side, 0) for side in ("left", "top", "right", "bottom")]
+    try:
+        left_x, top, right, bottom = map(float, require_type(bounds, list, "a box"))
+    except (OverflowError, TypeError, ValueError):
         return None
-    return (left_x, top, right - left_x, bottom - top) if right > left_x and bottom > top else None
+    box = (left_x, top, right - left_x, bottom - top)
+    return box if all(map(isfinite, box)) and box[2] > 0 and box[3] > 0 else None
 
 
 def _name_element(call: dict[str, Any], places: Mapping[int, Box]) -> dict[str, Any]:

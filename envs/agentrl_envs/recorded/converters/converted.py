@@ -1,13 +1,18 @@
 """Conversion of one trajectory, and the parts of recordings that converters share."""
 
-from collections.abc import Mapping, Sequence
+import reprlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
+
+from pydantic import ValidationError
 
 from agentrl.env import Box
 from agentrl.errors import ConfigError
 from agentrl.learn.recording import (
+    ConversationRecording,
     RecordedAction,
     RecordedAnswer,
     RecordedCall,
@@ -15,6 +20,7 @@ from agentrl.learn.recording import (
     RecordedImage,
     RecordedPrompt,
 )
+from agentrl.runtime.json_limits import JsonLimitError, JsonLimits, read_json
 
 MEDIA_TYPES = {
     ".png": "image/png",
@@ -22,6 +28,19 @@ MEDIA_TYPES = {
     ".jpeg": "image/jpeg",
     ".webp": "image/webp",
 }
+_LIMITS = JsonLimits(text_bytes=2**27, values=5_000_000)
+"""Of one trajectory, or one line of it: trees of a screen have thousands of values."""
+_TYPES = {str: "a text", list: "a list", dict: "an object"}
+_DATA_ERRORS = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    OSError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+_REASON_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +54,70 @@ class ConversionResult:
 
 class UnusableTrajectory(ValueError):
     """This trajectory cannot be converted; the message says why."""
+
+
+def convert_trajectory(name: str, record: Callable[[], ConversationRecording]) -> ConversionResult:
+    """Return the recording that `record` makes of a trajectory, or why its data make none.
+
+    A recording is one that can be written and read again.
+    """
+    try:
+        recording = record()
+        ConversationRecording.model_validate_json(recording.model_dump_json())
+    except _DATA_ERRORS as error:
+        return ConversionResult(_print_line(name), _shorten(_print_line(_describe(error))))
+    return ConversionResult(_print_line(name), recording)
+
+
+def _describe(error: Exception) -> str:
+    match error:
+        case ValidationError():
+            fault = error.errors()[0]
+            where = ".".join(map(str, fault["loc"]))
+            return f"{where}: {fault['msg'].removeprefix('Value error, ')}"
+        case UnusableTrajectory():
+            return str(error)
+        case KeyError():
+            return f"it has no {error}"
+        case OSError():
+            return f"{error.filename or 'a file'} cannot be read: {error.strerror}"
+        case RecursionError():
+            return "its data are nested too deep"
+        case _:
+            return f"its data have another form than expected: {error}"
+
+
+def _print_line(text: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
+
+
+def _shorten(text: str) -> str:
+    """Return a text without its middle where it is too long: both ends say what is wrong."""
+    half = _REASON_CHARS // 2
+    return text if len(text) <= _REASON_CHARS else f"{text[: half - 1]}…{text[-half:]}"
+
+
+def read_object(text: str | bytes, what: str) -> dict[str, Any]:
+    """Return the object of a JSON text; raise `UnusableTrajectory` for anything else."""
+    try:
+        value = read_json(text, _LIMITS)
+    except JsonLimitError as error:
+        raise UnusableTrajectory(f"{what}: {error}") from error
+    return require_type(value, dict, what)
+
+
+def require_type(value: Any, kind: type, what: str) -> Any:
+    """Return a text, a list or an object; raise `UnusableTrajectory` for another type."""
+    if not isinstance(value, kind):
+        raise UnusableTrajectory(f"{what} is {reprlib.repr(value)}, but must be {_TYPES[kind]}")
+    return value
+
+
+def require_number(value: Any, what: str) -> Any:
+    """Return a finite number; raise `UnusableTrajectory` for anything else."""
+    if isinstance(value, bool) or not (isinstance(value, int | float) and isfinite(value)):
+        raise UnusableTrajectory(f"{what} is {reprlib.repr(value)}, but must be a finite number")
+    return value
 
 
 def content_of(text: str, picture: Path | None) -> RecordedContent:

@@ -7,6 +7,7 @@ action, `step_0*` or `initial_state*`, is used where there is one.
 
 import json
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,12 @@ from agentrl_envs.recorded.converters.converted import (
     UnusableTrajectory,
     ask_task,
     content_of,
+    convert_trajectory,
     make_answers,
     make_turn,
+    read_object,
     require_files,
+    require_type,
 )
 from agentrl_envs.recorded.converters.pyautogui import Call, calls_of
 from agentrl_tools.computer import Computer
@@ -41,18 +45,18 @@ def osworld(
     files = require_files(sorted(source.rglob(_FILE)), source, f"no {_FILE}")
     task_files = {file.stem: file for file in tasks.rglob("*.json")} if tasks else {}
     for file in files:
-        try:
-            yield ConversionResult(str(file.parent), _recording(file, task_files, size))
-        except (UnusableTrajectory, ValueError, KeyError, OSError) as error:
-            why = str(error) if isinstance(error, UnusableTrajectory) else repr(error)
-            yield ConversionResult(str(file.parent), why)
+        yield convert_trajectory(str(file.parent), partial(_recording, file, task_files, size))
 
 
 def _recording(
     file: Path, known: Mapping[str, Path], size: tuple[int, int]
 ) -> ConversationRecording:
     folder = file.parent
-    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line]
+    lines = [
+        read_object(line, f"line {number}")
+        for number, line in enumerate(file.read_bytes().split(b"\n"), start=1)
+        if line.strip()
+    ]
     steps = [(line, calls_of(line["action"])) for line in lines if "action" in line]
     if not steps:
         raise UnusableTrajectory("no action was taken")
@@ -86,10 +90,10 @@ def _recording(
 
 def _instruction(name: str, lines: list[dict[str, Any]], known: Mapping[str, Path]) -> str:
     if name in known:
-        return str(json.loads(known[name].read_text(encoding="utf-8"))["instruction"]).strip()
+        lines = [read_object(known[name].read_bytes(), f"the task {known[name].name}")]
     for line in lines:
         if line.get("instruction"):
-            return str(line["instruction"]).strip()
+            return require_type(line["instruction"], str, "the instruction").strip()
     raise UnusableTrajectory(
         f"task {name!r} has no instruction; give OSWorld's examples with --tasks"
     )
@@ -108,4 +112,13 @@ def _ends(calls: list[Call]) -> bool:
 
 def _result(folder: Path) -> float | None:
     file = folder / "result.txt"
-    return float(file.read_text(encoding="utf-8").split()[0]) if file.is_file() else None
+    if not file.is_file():
+        return None
+    text = file.read_text(encoding="utf-8", errors="replace")
+    try:
+        return float(text.split()[0])
+    except (IndexError, ValueError):
+        raise UnusableTrajectory(
+            f"{file.name} begins with {text[:40]!r}, but must begin with the score; correct it or "
+            "remove the file"
+        ) from None

@@ -3,7 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from agentrl_envs.recorded.converters.converted import UnusableTrajectory
+from agentrl_envs.recorded.converters.converted import (
+    UnusableTrajectory,
+    require_number,
+    require_type,
+)
 
 NAME = "phone"
 _KINDS = {
@@ -46,21 +50,21 @@ def call_of(action: Mapping[str, Any]) -> dict[str, Any]:
     kind = str(action.get("action_type", ""))
     if kind not in _KINDS:
         raise UnusableTrajectory(
-            f"there is no action {kind!r}; the actions are {', '.join(_KINDS)}"
+            f"there is no action {kind!r:.80}; the actions are {', '.join(_KINDS)}"
         )
     call: dict[str, Any] = {"action": _KINDS[kind]}
     try:
         match kind:
             case "click" | "long_press":
-                call["coordinate"] = [action["x"], action["y"]]
+                call["coordinate"] = [require_number(action[side], side) for side in ("x", "y")]
             case "scroll":
-                call["direction"] = action["direction"]
+                call["direction"] = require_type(action["direction"], str, "direction")
             case "input_text":
-                call["text"] = action["text"]
+                call["text"] = require_type(action["text"], str, "text")
             case "open_app":
-                call["app"] = action["app_name"]
+                call["app"] = require_type(action["app_name"], str, "app_name")
             case _:
                 pass
     except KeyError as error:
-        raise UnusableTrajectory(f"the action {dict(action)} has no {error}") from error
+        raise UnusableTrajectory(f"an action {kind} has no {error}") from error
     return call

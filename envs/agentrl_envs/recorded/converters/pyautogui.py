@@ -7,7 +7,7 @@ import ast
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from agentrl_envs.recorded.converters.converted import UnusableTrajectory
+from agentrl_envs.recorded.converters.converted import UnusableTrajectory, require_number
 
 Call = dict[str, Any]
 _SPECIAL = {"DONE": "done", "FAIL": "fail", "WAIT": "wait"}
@@ -36,6 +36,10 @@ _POSITIONS: Mapping[str, Sequence[str]] = {
 }  # fmt: skip
 _NOTCH = 10
 """From how many units of pyautogui's wheel on a notch is ten: agents write 5 or 500."""
+_MOST_CHARS = 100_000
+"""Of an action's code. Whatever memory the parser lacks for so little, the machine has."""
+_MOST_CALLS = 100
+"""Of an action: one that presses a key a billion times is damaged."""
 
 
 def calls_of(action: Any) -> list[Call]:
@@ -48,10 +52,16 @@ def calls_of(action: Any) -> list[Call]:
     code = str(action).strip()
     if code in _SPECIAL:
         return [{"action": _SPECIAL[code]}]
+    if len(code) > _MOST_CHARS:
+        raise UnusableTrajectory(
+            f"the code of an action has {len(code)} characters, but the limit is {_MOST_CHARS}"
+        )
     try:
-        body = ast.parse(code).body
-    except SyntaxError as error:
-        raise UnusableTrajectory(f"{code!r} is not valid Python: {error.msg}") from error
+        body = ast.parse(code, "code").body
+    except (SyntaxError, ValueError) as error:
+        raise UnusableTrajectory(f"{code!r:.80} is not valid Python: {error}") from error
+    except (MemoryError, RecursionError) as error:
+        raise UnusableTrajectory(f"{code!r:.80} is nested too deep") from error
     hand = _Hand()
     for statement in body:
         if isinstance(statement, ast.Import | ast.ImportFrom):
@@ -68,7 +78,7 @@ def _convert_object(action: dict[str, Any]) -> list[Call]:
         return [{"action": _SPECIAL[kind]}]
     if kind not in _NAMES:
         raise UnusableTrajectory(
-            f"there is no action {kind!r}; the actions are {', '.join([*_NAMES, *_SPECIAL])}"
+            f"there is no action {kind!r:.80}; the actions are {', '.join([*_NAMES, *_SPECIAL])}"
         )
     parameters: dict[str, Any] = dict(action.get("parameters") or {})
     hand = _Hand()
@@ -93,16 +103,16 @@ def _convert_object(action: dict[str, Any]) -> list[Call]:
 def _parse_call(statement: ast.stmt) -> tuple[str, dict[str, Any]]:
     call = statement.value if isinstance(statement, ast.Expr) else None
     if not isinstance(call, ast.Call):
-        raise UnusableTrajectory(f"{ast.unparse(statement)!r} is not a call of pyautogui")
+        raise UnusableTrajectory(f"{ast.unparse(statement)!r:.80} is not a call of pyautogui")
     module, _, name = ast.unparse(call.func).rpartition(".")
     if module not in ("pyautogui", "time") or (module == "time") != (name == "sleep"):
-        raise UnusableTrajectory(f"{ast.unparse(call.func)!r} is not a function of pyautogui")
+        raise UnusableTrajectory(f"{ast.unparse(call.func)!r:.80} is not a function of pyautogui")
     try:
         values = [ast.literal_eval(argument) for argument in call.args]
         keywords = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
     except ValueError as error:
         raise UnusableTrajectory(
-            f"{ast.unparse(call)!r} has an argument that is not a literal value"
+            f"{ast.unparse(call)!r:.80} has an argument that is not a literal value"
         ) from error
     if name == "hotkey":
         return name, {"": values}
@@ -146,14 +156,19 @@ class _Hand:
         if self._down is not None or self._held:
             raise UnusableTrajectory("a button or a key is held at the end of an action")
         if self._moved and self._at is not None:
-            self._calls.append({"action": "move", "coordinate": self._at})
+            self._add({"action": "move", "coordinate": self._at})
         if not self._calls:
             raise UnusableTrajectory("an action without effect")
         return self._calls
 
+    def _add(self, call: Call, times: int = 1) -> None:
+        if len(self._calls) + times > _MOST_CALLS:
+            raise UnusableTrajectory(f"an action has more than {_MOST_CALLS} calls, the maximum")
+        self._calls += [call] * times
+
     def _go(self, given: Mapping[str, Any]) -> list[float]:
         if given.get("x") is not None and given.get("y") is not None:
-            self._at = [given["x"], given["y"]]
+            self._at = [require_number(given[side], side) for side in ("x", "y")]
         if self._at is None:
             raise UnusableTrajectory("it acts at the mouse position, which is unknown")
         self._moved = False
@@ -170,7 +185,7 @@ class _Hand:
         if verb is None:
             raise UnusableTrajectory(f"{count} clicks of the {button} button cannot be recorded")
         at = self._go(given)
-        self._calls.append(self._add_keys({"action": verb, "coordinate": at}))
+        self._add(self._add_keys({"action": verb, "coordinate": at}))
 
     def _move(self, given: dict[str, Any]) -> None:
         self._go(given)
@@ -179,7 +194,7 @@ class _Hand:
     def _drag(self, given: dict[str, Any]) -> None:
         start = self._go({})
         end = self._go(given)
-        self._calls.append({"action": "drag", "coordinate": start, "to_coordinate": end})
+        self._add({"action": "drag", "coordinate": start, "to_coordinate": end})
 
     def _press(self, given: dict[str, Any]) -> None:
         self._down = self._go(given)
@@ -190,7 +205,7 @@ class _Hand:
             raise UnusableTrajectory("a button is released that was not pressed")
         same = start == end
         call: Call = {"action": "click" if same else "drag", "coordinate": start}
-        self._calls.append(call if same else call | {"to_coordinate": end})
+        self._add(call if same else call | {"to_coordinate": end})
 
     def _scroll(self, given: dict[str, Any], *, across: bool) -> None:
         units = int(given.get("clicks") or 0)
@@ -201,26 +216,26 @@ class _Hand:
         call: Call = {"action": "scroll", "direction": way, "amount": min(50, notches)}
         if given.get("x") is not None or self._at is not None:
             call["coordinate"] = self._go(given)
-        self._calls.append(call)
+        self._add(call)
 
     def _type(self, given: dict[str, Any]) -> None:
         text = str(given.get("message") or "")
         if not text:
             raise UnusableTrajectory("an empty text is typed")
-        self._calls.append({"action": "type", "text": text})
+        self._add({"action": "type", "text": text})
 
     def _strike(self, given: dict[str, Any]) -> None:
         keys = given.get("keys")
         for key in keys if isinstance(keys, list | tuple) else [keys]:  # pyright: ignore[reportUnknownVariableType]
             chord = "+".join([*self._held, str(key)])
             self._used.update(self._held)
-            self._calls += [{"action": "key", "keys": chord}] * int(given.get("presses") or 1)
+            self._add({"action": "key", "keys": chord}, int(given.get("presses") or 1))
 
     def _chord(self, given: dict[str, Any]) -> None:
         keys = given[""]
         if len(keys) == 1 and isinstance(keys[0], list | tuple):
             keys = keys[0]
-        self._calls.append({"action": "key", "keys": "+".join(map(str, keys))})
+        self._add({"action": "key", "keys": "+".join(map(str, keys))})
 
     def _hold(self, given: dict[str, Any]) -> None:
         self._held.append(str(given.get("key")))
@@ -228,14 +243,14 @@ class _Hand:
     def _release_key(self, given: dict[str, Any]) -> None:
         key = str(given.get("key"))
         if key not in self._held:
-            raise UnusableTrajectory(f"the key {key!r} is released but was not pressed")
+            raise UnusableTrajectory(f"the key {key!r:.80} is released but was not pressed")
         self._held.remove(key)
         if key not in self._used:
             self._used.add(key)
             chord = "+".join([*self._held, key])
             self._used.update(self._held)
-            self._calls.append({"action": "key", "keys": chord})
+            self._add({"action": "key", "keys": chord})
 
     def _wait(self, given: dict[str, Any]) -> None:
         seconds = float(given.get("secs") or 0)
-        self._calls.append({"action": "wait", "seconds": max(0.0, min(10.0, seconds))})
+        self._add({"action": "wait", "seconds": max(0.0, min(10.0, seconds))})

@@ -1,10 +1,18 @@
 """What others recorded, converted: AndroidControl's episodes, OSWorld's results, pyautogui's code.
 
 The samples are ours, in the form of theirs.
+
+Mutants seen caught, 48 in all, among them: the guard without each of its errors, or that reads no
+recording again; JSON read by `json.loads`; a reason or a name with its line breaks, or of any
+length; a role as it is written, or that only begins well; an infinite box; a side of the screen
+that is a text, or zero; actions that may be missing; lines split at U+2028; one call more or fewer
+in an action, or counted one function at a time; a file of SOURCE overwritten, or no new one there;
+an earlier file replaced by an empty one; an exit with 0 where nothing was written.
 """
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +23,13 @@ from agentrl.learn.recording import ConversationRecording, RecordedAction, read_
 from agentrl_envs.recorded import RecordedEnv
 from agentrl_envs.recorded import convert as command
 from agentrl_envs.recorded.converters.android_control import android_control
-from agentrl_envs.recorded.converters.converted import UnusableTrajectory
+from agentrl_envs.recorded.converters.converted import (
+    ConversionResult,
+    UnusableTrajectory,
+    ask_task,
+    convert_trajectory,
+    make_turn,
+)
 from agentrl_envs.recorded.converters.osworld import osworld
 from agentrl_envs.recorded.converters.phone import call_of
 from agentrl_envs.recorded.converters.pyautogui import calls_of
@@ -160,7 +174,30 @@ def test_what_is_shown_of_a_phone_is_a_choice(tmp_path: Path) -> None:
         ({"actions": [{"action_type": "fly"}], "step_instructions": []}, "no action 'fly'"),
         ({"actions": [{"action_type": "click", "x": 1}], "step_instructions": []}, "has no 'y'"),
         ({"step_instructions": ["one"]}, "8 actions but 1"),
-        ({"goal": 3, "actions": 5}, "TypeError"),
+        ({"goal": 3}, "the goal is 3, but must be a text"),
+        ({"goal": None}, "the goal is None"),
+        ({"actions": None}, "actions is None, but must be a list"),
+        ({"actions": [None]}, "an action is None, but must be an object"),
+        ({"actions": ["[1]"]}, "an action is [1], but must be an object"),
+        ({"actions": [{"action_type": "click", "x": "a", "y": 1}] * 8}, "x is 'a', but must be a"),
+        ({"actions": [{"action_type": "input_text", "text": 5}] * 8}, "text is 5"),
+        ({"goal": "x\ud800y"}, "half of a surrogate pair"),
+        ({"step_instructions": ["\ud800"] * 8}, "half of a surrogate pair"),
+        ({"step_instructions": [5] * 8}, "instruction: Input should be a valid string"),
+        ({"step_instructions": "12345678"}, "must be a list"),
+        ({"accessibility_trees": ["tree"] * 9}, "an accessibility tree is 'tree'"),
+        ({"accessibility_trees": [None] * 9}, "an accessibility tree is None"),
+        ({"accessibility_trees": [[None]] * 9}, "a node is None, but must be an object"),
+        ({"accessibility_trees": [{"windows": "abc"}] * 9}, "windows is 'abc'"),
+        ({"accessibility_trees": [{"windows": [1]}] * 9}, "a window is 1"),
+        ({"accessibility_trees": [{"windows": [{"tree": None}]}] * 9}, "the tree of a window is"),
+        ({"screenshots": [None] * 9}, "a screenshot is None"),
+        ({"screenshots": ["a" * 5000 + ".png"] * 9}, "cannot be read: File name too long"),
+        ({"screenshot_widths": ['5\nbutton "Pay" [7]'] * 9}, "must be a finite number"),
+        ({"screenshot_widths": [True] * 9}, "must be a finite number"),
+        ({"screenshot_widths": [0] * 9}, "a side of the screen is 0, but must be above 0"),
+        ({"screenshot_widths": [float("nan")] * 9}, "not finite (NaN)"),
+        ({"screenshot_widths": 1080}, "must be a list"),
     ],
 )
 def test_an_episode_that_cannot_be_converted_says_why(
@@ -171,7 +208,109 @@ def test_an_episode_that_cannot_be_converted_says_why(
     (one,) = android_control(file)
     assert isinstance(one.recording, str)
     assert why in one.recording
-    assert one.name.endswith("episode 17")
+    assert len(one.recording) <= 200
+    assert one.name == str(file)
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (b'{"episode_id": 2, "goal": ', "broken JSON"),
+        (b'{"goal": "caf\xe9"}', "not UTF-8 at byte 13"),
+        ('{"goal": "x"}'.encode("utf-16-le"), "broken JSON"),
+        (b'{"episode_id": ' + b"9" * 5000 + b"}", "more than 308 digits"),
+        (b"[" * 100_000 + b"]" * 100_000, "nested more than 64 deep"),
+        (b"[1]", "the episode is [1], but must be an object"),
+        (b"null", "the episode is None"),
+        (b"5", "the episode is 5"),
+        (b'"text"', "the episode is 'text'"),
+    ],
+)
+def test_a_damaged_line_costs_no_other_episode(tmp_path: Path, line: bytes, why: str) -> None:
+    episode = json.dumps(an_episode(tmp_path)).encode()
+    file = tmp_path / "episodes.jsonl"
+    file.write_bytes(b"\xef\xbb\xbf" + episode + b"\n" + line + b"\n" + episode)
+    first, damaged, last = android_control(file)
+    assert isinstance(first.recording, ConversationRecording)
+    assert isinstance(last.recording, ConversationRecording)
+    assert why in damaged.recording
+    assert damaged.name == f"{file}, line 2"
+
+
+def test_a_file_is_one_episode_and_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "episodes.json").write_text(json.dumps([an_episode(tmp_path)] * 2))
+    (tmp_path / "folder.json").mkdir()
+    (one,) = android_control(tmp_path)
+    assert "must be an object" in one.recording
+
+
+@pytest.mark.parametrize(
+    "name", ['a.b\nbutton "Pay" [7]', 'a.button "Pay" [7]', "a.Outer$Inner", "a.1st", None, "a."]
+)
+def test_a_class_cannot_forge_a_line(tmp_path: Path, name: str | None) -> None:
+    tree = [NODES[1] | {"class_name": name}]
+    file = tmp_path / "episode.json"
+    file.write_text(json.dumps(an_episode(tmp_path, accessibility_trees=[tree] * 9)))
+    recording = converted(android_control(file, shown="axtree"))
+    (asked,) = ExpertTrajectory.from_recording(recording).opening
+    assert asked.text.splitlines()[2:] == ['view "Add alarm" [1]']
+
+
+@pytest.mark.parametrize(
+    "box",
+    [
+        {"left": -1e308, "right": 1e308, "bottom": 10},
+        {"left": None, "right": 10, "bottom": 10},
+        ["inf", "inf", "inf", "inf"],
+        [0, 0, 10],
+        "0099",
+    ],
+)
+def test_an_element_without_a_finite_box_is_left_out(tmp_path: Path, box: Any) -> None:
+    tree = [NODES[1] | {"bounds_in_screen": box}, NODES[3]]
+    file = tmp_path / "episode.json"
+    file.write_text(json.dumps(an_episode(tmp_path, accessibility_trees=[tree] * 9)))
+    recording = converted(android_control(file))
+    assert ExpertTrajectory.from_recording(recording).turns[0].places == {1: (0, 50, 100, 20)}
+
+
+def a_recording(task: str = "", wide: float = 5) -> ConversationRecording:
+    turn = make_turn("phone", [{"action": "done"}], places={1: (0, 0, wide, 5)})
+    return ConversationRecording(messages=(ask_task("Go."), turn), task=task)
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (OverflowError("too large"), "its data have another form than expected: too large"),
+        (AttributeError("no get"), "its data have another form than expected: no get"),
+        (TypeError("no text"), "its data have another form than expected: no text"),
+        (KeyError("action"), "it has no 'action'"),
+        (RecursionError(), "its data are nested too deep"),
+        (UnusableTrajectory("a\n b\u202e\x1b\ud800"), "a b???"),
+        (UnusableTrajectory("a" * 150 + "b" * 150), "a" * 99 + "…" + "b" * 100),
+    ],
+)
+def test_a_reason_is_one_short_line(error: Exception, why: str) -> None:
+    def fail() -> ConversationRecording:
+        raise error
+
+    assert convert_trajectory("a\nname", fail) == ConversionResult("a name", why)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_what_is_no_fault_of_the_data_ends_a_conversion(error: type[BaseException]) -> None:
+    def fail() -> ConversationRecording:
+        raise error
+
+    with pytest.raises(error):
+        convert_trajectory("name", fail)
+
+
+@pytest.mark.parametrize("changes", [{"task": "\ud800"}, {"wide": float("inf")}])
+def test_what_could_not_be_read_again_is_left_out(changes: dict[str, Any]) -> None:
+    assert isinstance(convert_trajectory("name", partial(a_recording, **changes)).recording, str)
+    assert isinstance(convert_trajectory("name", a_recording).recording, ConversationRecording)
 
 
 def test_a_call_is_one_of_a_phone() -> None:
@@ -206,7 +345,7 @@ CLICK = {"action": "click", "coordinate": [10, 20]}
         ("pyautogui.mouseDown(10, 20); pyautogui.mouseUp()", [CLICK]),
         ("pyautogui.typewrite('héy', interval=0.1)", [{"action": "type", "text": "héy"}]),
         ("pyautogui.write(message='a\\nb')", [{"action": "type", "text": "a\nb"}]),
-        ("pyautogui.press('enter', presses=2)", [{"action": "key", "keys": "enter"}] * 2),
+        ("pyautogui.press('enter', presses=100)", [{"action": "key", "keys": "enter"}] * 100),
         ("pyautogui.press(['a', 'tab'])",
          [{"action": "key", "keys": "a"}, {"action": "key", "keys": "tab"}]),
         ("pyautogui.hotkey('ctrl', 's')", [{"action": "key", "keys": "ctrl+s"}]),
@@ -259,6 +398,17 @@ def test_code_is_read_as_calls(code: Any, calls: list[dict[str, Any]]) -> None:
         ("pyautogui.mouseUp(1, 2)", "was not pressed"),
         ("pyautogui.write('')", "an empty text"),
         ("pyautogui.scroll(0)", "scroll of zero"),
+        ("pyautogui.press('a', presses=1000000000)", "more than 100 calls"),
+        (f"pyautogui.press({['a'] * 101})", "more than 100 calls"),
+        ("pyautogui.click(1, 2);" * 101, "more than 100 calls"),
+        (f"pyautogui.write('{'a' * 100_000}')", "but the limit is 100000"),
+        ("(" * 5000 + "1" + ")" * 5000, "not valid Python"),
+        ("pyautogui.click(" + "-" * 50_000 + "1, 2)", "nested too deep"),
+        ("+".join(["1"] * 40_000), "nested too deep"),
+        ("pyautogui.click(1, 2)\0", "not valid Python"),
+        ("pyautogui.write('\ud800')", "not valid Python"),
+        ("pyautogui.click('a', 2)", "x is 'a', but must be a finite number"),
+        ("pyautogui.click(1e999, 2)", "x is inf"),
         ("import time", "without effect"),
         ({"action_type": "FLY"}, "no action 'FLY'"),
     ],
@@ -346,6 +496,58 @@ def test_a_result_that_cannot_be_converted_says_why(
     assert why in one.recording
 
 
+@pytest.mark.parametrize("line", ["[1]", "null", "5", '"action"', "[" * 100_000, '{"action":'])
+def test_a_damaged_line_costs_no_other_result(tmp_path: Path, line: str) -> None:
+    a_result(tmp_path / "one", *STEPS, instruction="Go.")
+    place = a_result(tmp_path / "two", *STEPS, instruction="Go.")
+    with (place / "traj.jsonl").open("a") as file:
+        file.write(f"\n \n{line}\n")
+    good, damaged = osworld(tmp_path)
+    assert isinstance(good.recording, ConversationRecording)
+    assert damaged.recording.startswith("line 5")
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"instruction": "\ud800"}, "half of a surrogate pair"),
+        ({"instruction": "Go.", "thought": "\ud800"}, "half of a surrogate pair"),
+        ({"instruction": ["Go."]}, "the instruction is ['Go.'], but must be a text"),
+    ],
+)
+def test_damaged_words_of_a_result_are_named(
+    tmp_path: Path, more: dict[str, Any], why: str
+) -> None:
+    a_result(tmp_path, *STEPS, **more)
+    (one,) = osworld(tmp_path)
+    assert why in one.recording
+
+
+@pytest.mark.parametrize(
+    "code", ["pyautogui.write('\\ud800')", "pyautogui.click(" + "1+" * 40_000 + "1)"]
+)
+def test_damaged_code_of_a_result_is_named(tmp_path: Path, code: str) -> None:
+    a_result(tmp_path, "pyautogui.click(1, 2)", code, instruction="Go.")
+    (one,) = osworld(tmp_path)
+    assert isinstance(one.recording, str)
+
+
+@pytest.mark.parametrize("score", [b"", b" \n", b"True", b"\xff"])
+def test_a_result_needs_its_score(tmp_path: Path, score: bytes) -> None:
+    (a_result(tmp_path, *STEPS, instruction="Go.") / "result.txt").write_bytes(score)
+    (one,) = osworld(tmp_path)
+    assert "result.txt begins with" in one.recording
+
+
+def test_a_line_ends_at_its_line_feed_alone(tmp_path: Path) -> None:
+    place = a_result(tmp_path, *STEPS, instruction="Go.", thought="a\u2028b\u2029c\u0085d")
+    lines = [json.loads(line) for line in (place / "traj.jsonl").read_text().splitlines()]
+    text = "\r\n".join(json.dumps(line, ensure_ascii=False) for line in lines)
+    (place / "traj.jsonl").write_bytes(text.encode())
+    expert = ExpertTrajectory.from_recording(converted(osworld(tmp_path)))
+    assert expert.turns[0].thought == "a\u2028b\u2029c\u0085d"
+
+
 def test_a_result_without_its_instruction_or_pictures_is_left_out(tmp_path: Path) -> None:
     place = a_result(tmp_path, *STEPS)
     (one,) = osworld(tmp_path)
@@ -361,8 +563,11 @@ def test_the_commands_write_what_can_be_followed(
 ) -> None:
     a_result(tmp_path / "results" / "one", *STEPS, instruction="Make it green.")
     a_result(tmp_path / "results" / "two", "pyautogui.fly()", instruction="Fly.")
-    file = tmp_path / "out" / "osworld.jsonl"
-    command._write(osworld(tmp_path / "results"), file)  # pyright: ignore[reportPrivateUsage]
+    file = tmp_path / "results" / "out" / "osworld.jsonl"
+    monkeypatch.setattr(sys, "argv", ["convert", "osworld", str(tmp_path / "results"), str(file)])
+    with pytest.raises(SystemExit) as ended:
+        command.main()
+    assert not ended.value.code
     said = capsys.readouterr()
     assert "wrote 1 recordings to" in said.out
     assert "two" in said.err
@@ -379,6 +584,31 @@ def test_the_commands_write_what_can_be_followed(
             command.main()
         assert ended.value.code == 2
         assert why in capsys.readouterr().err
+
+
+def test_the_commands_overwrite_nothing_that_they_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, damaged = tmp_path / "episodes.jsonl", tmp_path / "damaged.jsonl"
+    source.write_text(json.dumps(an_episode(tmp_path)))
+    damaged.write_text(json.dumps(an_episode(tmp_path, goal=None)))
+    before = source.read_text()
+    earlier = tmp_path / "out" / "earlier.jsonl"
+    earlier.parent.mkdir()
+    earlier.write_text("as it was")
+    for where, file, code, why in (
+        (source, source, 2, "is part of SOURCE"),
+        (tmp_path, source, 2, "is part of SOURCE"),
+        (source, earlier.parent, 2, "is a folder"),
+        (source, source / "file.jsonl", 2, "error: "),
+        (damaged, earlier, 1, "wrote no recording"),
+    ):
+        monkeypatch.setattr(sys, "argv", ["convert", "android-control", str(where), str(file)])
+        with pytest.raises(SystemExit) as ended:
+            command.main()
+        assert ended.value.code == code
+        assert why in capsys.readouterr().err
+        assert (source.read_text(), earlier.read_text()) == (before, "as it was")
 
 
 def test_a_choice_that_there_is_not(tmp_path: Path) -> None:
