@@ -111,8 +111,8 @@ def test_a_key_that_is_not_known_has_a_hint() -> None:
 
 @pytest.mark.parametrize("id", ["dataset", "trl:tests.support.counter_factory:IncrementEnv"])
 def test_an_environment_checks_them_too(id: str) -> None:
-    with pytest.raises(ConfigError, match="max_turns of the data set is '3'; it must be a whole"):
-        make(id, path="rows.jsonl", max_turns="3")
+    with pytest.raises(ConfigError, match="max_turns of the data set is 0; it must be a whole"):
+        make(id, path="rows.jsonl", max_turns=0)
 
 
 @pytest.mark.parametrize(
