@@ -118,7 +118,7 @@ async def test_what_cannot_be_done_is_answered_with_why(pool: DesktopPool) -> No
         assert why in shown(step), arguments
         assert step[1:4] == (0.0, False, False)
         assert [result.status for result in step[4]["tool_results"]] == ["error"]
-        assert 'window "Panel" active' in shown(step), "what is there is shown all the same"
+        assert 'window "Panel" [1] active' in shown(step), "what is there is shown all the same"
     step = await env.step(call("fly", higher=True))
     assert "There is no tool 'fly'" in shown(step)
     await env.close()
