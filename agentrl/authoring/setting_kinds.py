@@ -33,8 +33,8 @@ def check_setting_kinds(maker: Callable[..., Any], settings: Mapping[str, Any], 
     try:
         hints = get_type_hints(function)
         parameters = inspect.signature(maker).parameters
-    except (NameError, TypeError, AttributeError, ValueError):
-        return  # annotations that cannot be read say nothing
+    except Exception:  # noqa: BLE001 - annotations run their author's code; unread, they say nothing
+        return
     for key, value in settings.items():
         parameter = parameters.get(key)
         if parameter is None or parameter.kind is parameter.VAR_KEYWORD or key not in hints:
@@ -75,7 +75,8 @@ def _kinds_of(hint: Any) -> tuple[str, ...]:
             return ()
         return tuple(dict.fromkeys(kind for kinds in kinds_of_parts for kind in kinds))
     if origin is Literal:
-        return tuple(dict.fromkeys(_KINDS[type(value)] for value in get_args(hint)))
+        kinds_of_values = [_KINDS.get(type(value), "") for value in get_args(hint)]
+        return tuple(dict.fromkeys(kinds_of_values)) if all(kinds_of_values) else ()
     plain = origin or hint
     if plain in _LISTS:
         return ("a list",)

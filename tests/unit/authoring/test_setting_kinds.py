@@ -28,6 +28,7 @@ class Maker:
         extra: Mapping[str, Any] | None = None,
         is_on: bool = False,
         mode: Literal["a", "b"] | None = None,
+        sign: Literal[b"+", "-"] = "-",
         folder: Path | None = None,
         either: Path | int = 0,
         own: X | None = None,  # pyright: ignore[reportInvalidTypeVarUse]
@@ -64,8 +65,8 @@ def test_another_kind_is_refused(key: str, value: Any, says: str) -> None:
     [
         ("turns", None), ("turns", 2.5), ("rate", 1), ("names", "a"), ("names", ["a"]),
         ("names", ("a",)), ("levels", [1]), ("extra", {}), ("is_on", True), ("mode", "c"),
-        ("folder", "a/b"), ("folder", 3), ("either", "x"), ("own", 3), ("sloppy", None),
-        ("bare", "x"), ("other", "x"), ("rest", "x"), ("turns", Path()),
+        ("sign", 3), ("folder", "a/b"), ("folder", 3), ("either", "x"), ("own", 3),
+        ("sloppy", None), ("bare", "x"), ("other", "x"), ("rest", "x"), ("turns", Path()),
     ],
 )  # fmt: skip
 def test_everything_else_is_left_to_the_maker(key: str, value: Any) -> None:
@@ -75,7 +76,9 @@ def test_everything_else_is_left_to_the_maker(key: str, value: Any) -> None:
 def test_annotations_that_cannot_be_read_say_nothing() -> None:
     def make(turns: "Nowhere") -> None: ...  # type: ignore[name-defined] # noqa: F821
 
-    makers: list[Callable[..., Any]] = [make, dict, print]
+    def make_other(turns: "no Python") -> None: ...  # type: ignore[syntax]
+
+    makers: list[Callable[..., Any]] = [make, make_other, dict, print]
     for maker in makers:
         check_setting_kinds(maker, {"turns": "x"}, of="it")
 
