@@ -4,7 +4,7 @@ import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, chain, islice, pairwise
+from itertools import accumulate, chain, groupby, islice, pairwise
 from typing import Final, Literal, TypeVar
 
 from agentrl.errors import FailureKind
@@ -102,17 +102,17 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class PackedTokens:
-    """The numbers of a node's tokens as bytes, which arrays are put together of.
+    """The numbers of a node's tokens, which arrays are put together of.
 
-    They are in this machine's order. `logprobs` and `versions` are empty unless `sampled`.
+    Bytes are in this machine's order. `logprobs` is empty unless `sampled`.
     """
 
     token_ids: bytes
     """Token ids as int32."""
     logprobs: bytes
     """Log-probs as float32, which is what they were computed in."""
-    versions: bytes
-    """Versions as int32."""
+    versions: tuple[tuple[int, int], ...]
+    """Each version that sampled tokens of it, and how many, in order; -1 where none did."""
 
     @classmethod
     def from_node(cls, node: Node) -> "PackedTokens":
@@ -127,11 +127,14 @@ class PackedTokens:
         Raises:
             ValueError: A token id or a version is no int32.
         """
+        count = len(node.token_ids)
+        versions = tuple((version, len([*same])) for version, same in groupby(node.versions))
         try:
+            struct.pack(f"{len(versions)}i", *(version for version, _ in versions))
             return cls(
-                struct.pack(f"{len(node.token_ids)}i", *node.token_ids),
+                struct.pack(f"{count}i", *node.token_ids),
                 struct.pack(f"{len(node.logprobs)}f", *node.logprobs),
-                struct.pack(f"{len(node.versions)}i", *node.versions),
+                versions or (((-1, count),) if count else ()),
             )
         except struct.error as error:
             raise ValueError(

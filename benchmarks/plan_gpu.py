@@ -23,7 +23,7 @@ from transformers import PreTrainedModel
 from agentrl.config.learn import LearnSection
 from agentrl.learn.batch import TrainingBatch
 from agentrl.learn.layouts import LAYOUTS
-from agentrl.learn.sample import TrainingGroup, TrainingSample
+from agentrl.learn.sample import TrainingGroup, TrainingSample, spans_of
 from agentrl.learn.trainer import PolicyTrainer
 from agentrl.plan.machine import DeviceSpec, find_machine
 from agentrl.plan.model_shape import shape_at
@@ -90,7 +90,6 @@ class GpuSetting:
     ) -> TrainingSample:
         token_ids = np.concatenate([prompt, random.integers(2, 30_000, self.sampled)])
         mask = np.arange(len(token_ids)) >= self.prompt
-        zeros = np.zeros(len(token_ids), dtype=np.int64)
         return TrainingSample(
             task_id=f"t{group}",
             sample=number,
@@ -98,10 +97,7 @@ class GpuSetting:
             token_ids=token_ids,
             mask=mask,
             behaviour=np.where(mask, -10.0, 0.0),
-            versions=zeros,
-            turns=zeros,
-            nodes=np.where(mask, number + 1, 0),
-            sampled=mask,
+            spans=spans_of(mask, nodes=np.where(mask, number + 1, 0)),
         )
 
 

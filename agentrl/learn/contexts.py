@@ -13,13 +13,13 @@ from jaxtyping import Int
 from numpy import ndarray
 
 from agentrl.learn.micro_batch import CreditedSample
-from agentrl.learn.sample import TrainingSample
+from agentrl.learn.sample import TrainingSample, spans_of
 from agentrl.message import ImageSpan
 from agentrl.trajectory import context_runs
 
 _ARRAYS = (
-    *("token_ids", "behaviour", "versions", "turns", "nodes", "sampled"),
-    *("entropies", "proximal", "reference", "values", "returns", "weights"),
+    *("token_ids", "behaviour", "entropies", "proximal", "reference", "values", "returns"),
+    "weights",
 )
 """Fields of a sample with a number per token."""
 
@@ -98,6 +98,12 @@ def _context(sample: TrainingSample, places: Int[ndarray, " _"], trains: ndarray
         sample,
         **{name: None if array is None else array[places] for name, array in arrays.items()},
         mask=sample.mask[places] & trains,
+        spans=spans_of(
+            sample.sampled[places],
+            nodes=sample.nodes[places],
+            turns=sample.turns[places],
+            versions=sample.versions[places],
+        ),
         jumps=(),
         images=tuple(_images(sample, places)),
     )

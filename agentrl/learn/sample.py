@@ -2,21 +2,34 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from numpy import ndarray
 
 from agentrl.errors import LearnError
 from agentrl.message import ImageSpan
 from agentrl.trajectory import Leaf, Tree, Truncated, reward_of
 
+TOKEN_SPAN: Final = np.dtype(
+    [
+        ("tokens", np.int32),
+        ("node", np.int32),
+        ("turn", np.int32),
+        ("version", np.int32),
+        ("sampled", np.bool_),
+    ]
+)
+"""Consecutive tokens of a context: how many, and what is the same for all of them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TrainingSample:
     """One trajectory that has a reward. Arrays are per token of the whole context.
 
-    Nobody may write into them: all ranks of a machine read the same.
+    Nobody may write into them: all ranks of a machine read the same. What a whole span of tokens
+    has in common is stored once, and an array per token is made of it when it is asked for.
     """
 
     task_id: str
@@ -27,12 +40,8 @@ class TrainingSample:
     """True on the tokens that train: those the policy sampled, unless they are too old."""
     behaviour: Float[ndarray, " tokens"]
     """The engine's log-prob of each sampled token; what it holds elsewhere is never read."""
-    versions: Int[ndarray, " tokens"]
-    turns: Int[ndarray, " tokens"]
-    nodes: Int[ndarray, " tokens"]
-    """The tree node that holds each token; trajectories of a group share nodes."""
-    sampled: Bool[ndarray, " tokens"]
-    """True on every token the policy sampled, also where it is too old to train."""
+    spans: Shaped[ndarray, " spans"]
+    """The context's spans in order, of `TOKEN_SPAN`; see `spans_of`."""
     turn_rewards: tuple[float, ...] = ()
     """Rewards that the environment paid after each turn; empty where it only pays at the end."""
     components: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -70,6 +79,29 @@ class TrainingSample:
     """Index of the one of the group's first trajectories that it grew from, where it is known."""
 
     @property
+    def nodes(self) -> Int[ndarray, " tokens"]:
+        """Return the tree node that holds each token; trajectories of a group share nodes."""
+        return self._spread("node")
+
+    @property
+    def turns(self) -> Int[ndarray, " tokens"]:
+        """Return the turn of each token."""
+        return self._spread("turn")
+
+    @property
+    def versions(self) -> Int[ndarray, " tokens"]:
+        """Return the version of the weights that sampled each token, -1 where none did."""
+        return self._spread("version")
+
+    @property
+    def sampled(self) -> Bool[ndarray, " tokens"]:
+        """Return True on every token the policy sampled, also where it is too old to train."""
+        return self._spread("sampled")
+
+    def _spread(self, name: str) -> Shaped[ndarray, " tokens"]:
+        return np.repeat(self.spans[name], self.spans["tokens"])
+
+    @property
     def sampled_tokens(self) -> int:
         """Number of tokens that can train."""
         return int(np.count_nonzero(self.mask))
@@ -88,6 +120,23 @@ class TrainingGroup:
         return tuple(sample.reward for sample in self.samples)
 
 
+def spans_of(
+    sampled: Bool[ndarray, " tokens"],
+    *,
+    nodes: Int[ndarray, " tokens"] | int = 0,
+    turns: Int[ndarray, " tokens"] | int = 0,
+    versions: Int[ndarray, " tokens"] | int = 0,
+) -> Shaped[ndarray, " spans"]:
+    """Return the spans of a context whose tokens are described one by one, or all alike."""
+    tokens = np.zeros(len(sampled), TOKEN_SPAN)
+    tokens["sampled"], tokens["node"] = sampled, nodes
+    tokens["turn"], tokens["version"] = turns, versions
+    starts = np.flatnonzero(np.append(tokens[:1] == tokens[:1], tokens[1:] != tokens[:-1]))
+    spans = tokens[starts]
+    spans["tokens"] = np.diff(np.append(starts, len(tokens)))
+    return _freeze(spans)
+
+
 def entropies_of(sample: TrainingSample) -> Float[ndarray, " tokens"]:
     """Return a sample's entropies; raise `ValueError` where nothing asked for them."""
     if sample.entropies is None:
@@ -98,9 +147,9 @@ def entropies_of(sample: TrainingSample) -> Float[ndarray, " tokens"]:
     return sample.entropies
 
 
-Trainable = Callable[[Int[ndarray, " tokens"]], Bool[ndarray, " tokens"]]
-"""Says of tokens, by the version that sampled each (-1 for none), which may train now; never one
-that the policy did not sample."""
+Trainable = Callable[[Int[ndarray, " spans"]], Bool[ndarray, " spans"]]
+"""Says of spans of tokens, by the version that sampled each (-1 for none), which may train now;
+never one that the policy did not sample."""
 
 
 TurnWeights = Mapping[int, Mapping[int, float]]
@@ -152,13 +201,13 @@ def sample_of(
             f"{name}: its reward is {reward}, but a reward must be a finite number; fix the "
             "environment's reward, or raise an error there to fail the trajectory"
         )
-    tokens = _PathTokens.from_node(tree, leaf.node)
-    mask = tokens.sampled if trainable is None else _freeze(trainable(tokens.versions))
-    if (mask & ~tokens.sampled).any():
+    token_ids, logprobs, spans = _join_path(tree, leaf.node)
+    trains = spans["sampled"] if trainable is None else trainable(spans["version"])
+    if (trains & ~spans["sampled"]).any():
         raise LearnError(
             f"{name}: a token that was not sampled by the policy is selected for training"
         )
-    if tokens.sampled[:1].any():
+    if spans["sampled"][:1].any():
         raise LearnError(
             f"{name}: its first token is sampled, but no token before it could predict it; start "
             "the context with a prompt of at least one token"
@@ -167,56 +216,42 @@ def sample_of(
         task_id=tree.task.id,
         sample=leaf.sample,
         reward=float(reward),
-        token_ids=tokens.token_ids,
-        mask=mask,
-        behaviour=tokens.logprobs,
-        versions=tokens.versions,
-        turns=tokens.turns,
-        nodes=tokens.nodes,
-        sampled=tokens.sampled,
+        token_ids=token_ids,
+        mask=_freeze(np.repeat(trains, spans["tokens"])),
+        behaviour=logprobs,
+        spans=spans,
         turn_rewards=leaf.turn_rewards,
         components=leaf.components,
         answer=leaf.answer,
         truncated=isinstance(leaf.outcome, Truncated),
         weights=None
         if weights is None
-        else _freeze(token_weights(tokens.sampled, tokens.turns, weights.get(leaf.sample, {}))),
+        else _freeze(token_weights(spans, weights.get(leaf.sample, {}))),
         jumps=tree.jumps(leaf.node),
         images=tree.path_images(leaf.node),
         root=leaf.root,
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _PathTokens:
-    """The tokens of a path, a number each in every array."""
-
-    token_ids: Int[ndarray, " tokens"]
-    logprobs: Float[ndarray, " tokens"]
-    versions: Int[ndarray, " tokens"]
-    turns: Int[ndarray, " tokens"]
-    nodes: Int[ndarray, " tokens"]
-    sampled: Bool[ndarray, " tokens"]
-
-    @classmethod
-    def from_node(cls, tree: Tree, node: int) -> "_PathTokens":
-        """Return the tokens from the root to a node."""
-        ids = tree.path_ids(node)
-        path = [tree.node(id) for id in ids]
-        packed = [tree.packed(id) for id in ids]
-        # Bytes that are joined are copied once; a context has tens of thousands of tokens.
-        counts = [len(part.token_ids) for part in path]
-        token_ids = b"".join([part.token_ids for part in packed])
-        logprobs = b"".join([part.logprobs or bytes(len(part.token_ids)) for part in packed])
-        versions = b"".join([part.versions or b"\xff" * len(part.token_ids) for part in packed])
-        return cls(
-            np.frombuffer(token_ids, np.int32),
-            np.frombuffer(logprobs, np.float32),
-            np.frombuffer(versions, np.int32),
-            _freeze(np.repeat(np.array([part.turn for part in path], np.int32), counts)),
-            _freeze(np.repeat(np.array(ids, np.int32), counts)),
-            _freeze(np.repeat(np.array([part.source == "sampled" for part in path]), counts)),
-        )
+def _join_path(
+    tree: Tree, node: int
+) -> tuple[Int[ndarray, " tokens"], Float[ndarray, " tokens"], Shaped[ndarray, " spans"]]:
+    """Return the tokens from the root to a node: their ids, their log-probs, and their spans."""
+    ids = tree.path_ids(node)
+    path = [(id, tree.node(id), tree.packed(id)) for id in ids]
+    spans = [
+        (count, id, part.turn, version, part.source == "sampled")
+        for id, part, packed in path
+        for version, count in packed.versions
+    ]
+    # Bytes that are joined are copied once; a context has tens of thousands of tokens.
+    token_ids = b"".join([packed.token_ids for _, _, packed in path])
+    logprobs = b"".join([packed.logprobs or bytes(len(packed.token_ids)) for _, _, packed in path])
+    return (
+        np.frombuffer(token_ids, np.int32),
+        np.frombuffer(logprobs, np.float32),
+        _freeze(np.array(spans, TOKEN_SPAN)),
+    )
 
 
 def _freeze(array: ndarray) -> ndarray:
@@ -225,15 +260,16 @@ def _freeze(array: ndarray) -> ndarray:
 
 
 def token_weights(
-    mask: Bool[ndarray, " tokens"], turns: Int[ndarray, " tokens"], weights: Mapping[int, float]
+    spans: Shaped[ndarray, " spans"], weights: Mapping[int, float]
 ) -> Float[ndarray, " tokens"]:
     """Return the weight of each token: its turn's where the policy sampled it, else 0.
 
     It multiplies the loss of a token under the original mask, so that denominators stay as they
     are. A turn that `weights` does not name keeps its weight of 1.
     """
-    turn_weights = np.ones(int(turns.max(initial=-1)) + 1)
-    for turn, weight in weights.items():
-        if 0 <= turn < len(turn_weights):
-            turn_weights[turn] = weight
-    return np.where(mask, turn_weights[turns], 0.0)
+    turns, sampled = spans["turn"].tolist(), spans["sampled"].tolist()
+    span_weights = [
+        weights.get(turn, 1.0) if is_sampled else 0.0
+        for turn, is_sampled in zip(turns, sampled, strict=True)
+    ]
+    return np.repeat(np.array(span_weights, dtype=np.float64), spans["tokens"])

@@ -62,6 +62,7 @@ from agentrl.learn.sample import (
     TrainingGroup,
     TrainingSample,
     TurnWeights,
+    spans_of,
 )
 from agentrl.learn.selection import SelectionContext
 from agentrl.learn.shaping import shape_rewards
@@ -345,18 +346,15 @@ class PolicyTrainer:
         temperature 1, with the current weights. A collective.
         """
         count = len(token_ids)
-        zeros = np.zeros(count, dtype=np.int64)
+        mask = np.arange(count) > 0
         sample = TrainingSample(
             task_id="",
             sample=0,
             reward=0.0,
             token_ids=np.asarray(token_ids, dtype=np.int64),
-            mask=np.arange(count) > 0,
+            mask=mask,
             behaviour=np.zeros(count),
-            versions=zeros,
-            turns=zeros,
-            nodes=zeros,
-            sampled=np.arange(count) > 0,
+            spans=spans_of(mask),
         )
         (scored,) = replace(self._evidence, temperature=1.0).score_proximal([sample])
         assert scored.proximal is not None
@@ -538,7 +536,7 @@ class PolicyTrainer:
                 "token; see the recorded errors, and check that the engine is used at all"
             )
         # Hardly ever is any token newer, so those that train are picked out only then.
-        newer = [row.sample for row in rows if row.sample.versions.max() > self.version]
+        newer = [r.sample for r in rows if r.sample.spans["version"].max() > self.version]
         newest = max((int(one.versions[one.mask].max()) for one in newer), default=-1)
         if newest > self.version:
             raise LearnError(

@@ -84,7 +84,7 @@ def _holders(samples: Sequence[TrainingSample]) -> dict[int, tuple[int, ...]]:
     """Return by node the samples that hold its tokens."""
     holders: dict[int, list[int]] = {}
     for index, sample in enumerate(samples):
-        for node in np.unique(sample.nodes).tolist():
+        for node in dict.fromkeys(sample.spans["node"].tolist()):
             holders.setdefault(node, []).append(index)
     return {node: tuple(indices) for node, indices in holders.items()}
 
@@ -93,24 +93,24 @@ def _path(
     sample: TrainingSample, holders: dict[int, tuple[int, ...]], samples: int
 ) -> list[tuple[int, ...]]:
     """Return the segments of a sample by their holders, the root first."""
-    nodes, first = np.unique(sample.nodes, return_index=True)
-    ordered = nodes[np.argsort(first)].tolist()
-    return list(dict.fromkeys([tuple(range(samples)), *(holders[node] for node in ordered)]))
+    nodes = sample.spans["node"].tolist()
+    return list(dict.fromkeys([tuple(range(samples)), *(holders[node] for node in nodes)]))
 
 
 def _places(
     sample: TrainingSample, holders: dict[int, tuple[int, ...]], index: dict[tuple[int, ...], int]
 ) -> Int[ndarray, " tokens"]:
-    nodes, inverse = np.unique(sample.nodes, return_inverse=True)
-    return np.array([index[holders[node]] for node in nodes.tolist()], dtype=np.int64)[inverse]
+    nodes = sample.spans["node"].tolist()
+    segments = np.array([index[holders[node]] for node in nodes], dtype=np.int64)
+    return np.repeat(segments, sample.spans["tokens"])
 
 
 def _trees(samples: Sequence[TrainingSample]) -> tuple[int, ...]:
     """Number the trees by root, and by the first node that holds a sampled token."""
     # One that sampled nothing shares nothing: it counts by a number that no node has.
     firsts = [
-        int(nodes[0]) if len(nodes := sample.nodes[sample.sampled]) else -1 - index
-        for index, sample in enumerate(samples)
+        int(said[0]) if len(said := s.spans["node"][s.spans["sampled"]]) else -1 - index
+        for index, s in enumerate(samples)
     ]
     # Samples of one root go by the first node of the first of them; so does who shares a node.
     speaker: dict[int, int] = {}

@@ -15,7 +15,7 @@ Paid = Literal["turns", "end"]
 
 def spoken_turns(sample: TrainingSample) -> Int[ndarray, " spoken"]:
     """Return the turns in which the policy sampled something, in order."""
-    return np.unique(sample.turns[sample.sampled])
+    return np.unique(sample.spans["turn"][sample.spans["sampled"]])
 
 
 def turn_rewards(sample: TrainingSample) -> Float[ndarray, " turns"]:

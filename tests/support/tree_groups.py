@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from agentrl.config.section import ConfigSection
 from agentrl.learn.advantage import TokenAdvantages
-from agentrl.learn.sample import TrainingGroup, groups_of
+from agentrl.learn.sample import TrainingGroup, TrainingSample, groups_of
 from agentrl.learn.tree_shape import SharedPrefixes
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Finished, Leaf, Node, Tree
@@ -61,6 +61,13 @@ def group_of(shape: Shape, *, tokens: int | None = None) -> TrainingGroup:
     """Return the group of such a tree."""
     (group,) = groups_of([tree_of(shape, tokens=tokens)])
     return group
+
+
+def rename_nodes(sample: TrainingSample, factor: int, offset: int) -> TrainingSample:
+    """Return the sample with other ids for its nodes."""
+    spans = sample.spans.copy()
+    spans["node"] = spans["node"] * factor + offset
+    return replace(sample, spans=spans)
 
 
 def with_entropies(group: TrainingGroup) -> TrainingGroup:

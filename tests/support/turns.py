@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from agentrl.learn.sample import TrainingGroup, TrainingSample
+from agentrl.learn.sample import TrainingGroup, TrainingSample, spans_of
 
 Turn = tuple[Sequence[int], Sequence[int], float]
 """What it answers, what the policy samples, and what it is paid."""
@@ -50,10 +50,7 @@ def played(
         token_ids=np.asarray(tokens, dtype=np.int64),
         mask=mask & ~old,
         behaviour=np.full(len(tokens), -1.0) if behaviour is None else _given(placed(behaviour)),
-        versions=np.zeros(len(tokens), dtype=np.int64),
-        turns=np.asarray(at, dtype=np.int64),
-        nodes=np.arange(len(tokens), dtype=np.int64),
-        sampled=mask,
+        spans=spans_of(mask, turns=np.asarray(at), nodes=np.arange(len(tokens))),
         turn_rewards=paid if reward is None else (),
         truncated=truncated,
         values=placed(values),

@@ -326,9 +326,9 @@ def sampled_node(token_ids: tuple[int, ...], logprob: float = -1.0, version: int
 def test_packed_tokens_golden() -> None:
     tree = Tree(TASK)
     prompt, sampled = tree.add(given_node(None, 1, 2)), tree.add(sampled_node((3, 70_000), -0.5, 7))
-    assert tree.packed(prompt) == PackedTokens(struct.pack("2i", 1, 2), b"", b"")
+    assert tree.packed(prompt) == PackedTokens(struct.pack("2i", 1, 2), b"", ((-1, 2),))
     assert tree.packed(sampled) == PackedTokens(
-        struct.pack("2i", 3, 70_000), struct.pack("2f", -0.5, -0.5), struct.pack("2i", 7, 7)
+        struct.pack("2i", 3, 70_000), struct.pack("2f", -0.5, -0.5), ((7, 2),)
     )
 
 

@@ -13,7 +13,7 @@ from numpy import ndarray
 from agentrl.chat.tokenizer import train_tokenizer
 from agentrl.config.run import MakePolicySection
 from agentrl.learn.batch import TrainingBatch
-from agentrl.learn.sample import TrainingGroup, TrainingSample
+from agentrl.learn.sample import TrainingGroup, TrainingSample, spans_of
 from agentrl.models.folders import make_model
 from agentrl.models.quiet import no_bars
 
@@ -114,9 +114,7 @@ def _build_sample(
     sample: int,
 ) -> TrainingSample:
     token_ids = np.concatenate([prompt, sampled])
-    count = len(token_ids)
-    mask = np.arange(count) >= len(prompt)
-    zeros = np.zeros(count, dtype=np.int64)
+    mask = np.arange(len(token_ids)) >= len(prompt)
     return TrainingSample(
         task_id=name,
         sample=sample,
@@ -124,8 +122,5 @@ def _build_sample(
         token_ids=token_ids,
         mask=mask,
         behaviour=np.array([0.0, *score(token_ids.tolist())]),
-        versions=zeros,
-        turns=zeros,
-        nodes=np.where(mask, sample + 1, 0),
-        sampled=mask,
+        spans=spans_of(mask, nodes=np.where(mask, sample + 1, 0)),
     )

@@ -186,7 +186,7 @@ def patched(turns: Turns) -> TrainingSample:
     tree = Tree(Task(prompt="q", id="t"))
     at = tree.add(Node(parent=None, source="prompt", token_ids=(2, 3), turn=0))
     for turn, (said, patch, answer) in enumerate(turns):
-        logprobs, versions = (-1.0 - turn,) * len(said), (0,) * len(said)
+        logprobs, versions = (-1.0 - turn,) * len(said), tuple(t % 2 for t in said)
         at = tree.add(
             Node(
                 parent=at,
@@ -218,8 +218,8 @@ def test_every_token_trains_once_in_a_context_that_holds_what_it_saw(turns: Turn
         gone[start:stop] = True
     for one in found:
         assert not one.sample.jumps
-        assert (one.sample.token_ids == sample.token_ids[one.places]).all()
-        assert (one.sample.behaviour == sample.behaviour[one.places]).all()
+        for name in ("token_ids", "behaviour", "nodes", "turns", "versions", "sampled"):
+            assert (getattr(one.sample, name) == getattr(sample, name)[one.places]).all(), name
         assert (np.diff(one.places) > 0).all()
         for place in one.places[one.sample.mask].tolist():
             own = [r for r in withdrawn if r[0] <= place < r[1]]

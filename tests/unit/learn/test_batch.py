@@ -12,6 +12,7 @@
 
 import math
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from hypothesis import strategies as st
 from agentrl.errors import ConfigError, LearnError
 from agentrl.learn.layouts.padded import PaddedLayout, plan
 from agentrl.learn.micro_batch import CreditedSample, micro_batch
-from agentrl.learn.sample import TrainingSample, groups_of
+from agentrl.learn.sample import TrainingSample, groups_of, spans_of
 from agentrl.message import ImageSpan
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Finished, Leaf, Node, Outcome, Source, Tree, Truncated
@@ -236,3 +237,19 @@ def test_micro_batches_respect_the_limit() -> None:
     rows = [row_of(*LONG), row_of(*SHORT), row_of(*LONG)]
     batches = micro_batches(rows, layout=PaddedLayout(5))
     assert [tuple(batch.mask.shape) for batch in batches] == [(1, 5), (1, 5), (1, 1)]
+
+
+@given(
+    st.lists(
+        st.tuples(st.booleans(), st.integers(0, 2), st.integers(0, 2), st.integers(-1, 1)),
+        max_size=20,
+    )
+)
+def test_spans_say_what_each_token_is(tokens: list[tuple[bool, int, int, int]]) -> None:
+    """Kills: a span that goes on where one property changes; the last span left out."""
+    sampled, nodes, turns, versions = np.array(tokens, dtype=int).reshape(-1, 4).T
+    spans = spans_of(sampled.astype(bool), nodes=nodes, turns=turns, versions=versions)
+    sample = replace(sample_of(*SHORT), spans=spans)
+    arrays = (sample.sampled, sample.nodes, sample.turns, sample.versions)
+    assert [*zip(*(array.tolist() for array in arrays), strict=True)] == tokens
+    assert len(spans) == len([*groupby(tokens)])

@@ -23,7 +23,7 @@ from agentrl.config.section import CustomMethod
 from agentrl.errors import ConfigError, LearnError
 from agentrl.learn.batch import TrainingBatch
 from agentrl.learn.group_reward import dare, majority, reward_groups
-from agentrl.learn.sample import TrainingGroup, TrainingSample, groups_of
+from agentrl.learn.sample import TrainingGroup, TrainingSample, groups_of, spans_of
 from agentrl.learn.trainer import PolicyTrainer
 from agentrl.run import build
 from agentrl.trajectory import Tree
@@ -42,11 +42,8 @@ def group_of(*answers: str | None, entropies: Sequence[float] = ()) -> TrainingG
                 reward=0.0,
                 token_ids=np.arange(3),
                 mask=np.array([False, True, True]),
-                sampled=np.array([False, True, True]),
                 behaviour=np.zeros(3),
-                versions=np.zeros(3, dtype=np.int64),
-                turns=np.zeros(3, dtype=np.int64),
-                nodes=np.array([0, 1, 1]),
+                spans=spans_of(np.array([False, True, True]), nodes=np.array([0, 1, 1])),
                 entropies=np.array([math.nan, entropy - 0.1, entropy + 0.1]),
                 answer=answer,
             )

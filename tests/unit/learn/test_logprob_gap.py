@@ -28,7 +28,7 @@ from agentrl.learn.logprob_gap import GapAlarm, complaint, gap_metrics, observe_
 from agentrl.learn.logprob_scorer import LogprobScorer
 from agentrl.learn.micro_batch import CreditedSample
 from agentrl.learn.report import batch_metrics
-from agentrl.learn.sample import TrainingGroup, TrainingSample
+from agentrl.learn.sample import TrainingGroup, TrainingSample, spans_of
 from agentrl.learn.trainer import PolicyTrainer
 from agentrl.metrics.accumulator import MetricAccumulator
 from agentrl.trajectory import Tree
@@ -279,10 +279,7 @@ def sample_of(versions: list[int]) -> TrainingSample:
         token_ids=zeros,
         mask=mask,
         behaviour=zeros.astype(np.float32),
-        versions=np.array([-1, *versions], np.int32),
-        turns=zeros,
-        nodes=zeros,
-        sampled=mask,
+        spans=spans_of(mask, versions=np.array([-1, *versions])),
     )
 
 

@@ -8,6 +8,7 @@ trainer's weights, and the weights that sampled. Mutants applied by hand and see
 """
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ from agentrl.learn.method import bind_method, needs
 from agentrl.learn.micro_batch import CreditedSample
 from agentrl.learn.proximal import AnchorTokens
 from agentrl.learn.proximals import anchor_of
+from agentrl.learn.sample import spans_of
 from agentrl.learn.snapshot import WeightSnapshots
 from agentrl.learn.swap import swap_weights
 from agentrl.learn.trainer import PolicyTrainer
@@ -276,10 +278,15 @@ def test_an_average_with_the_floored_correction_is_the_published_loss() -> None:
 
 def aged(rows: list[CreditedSample], versions: list[int]) -> list[CreditedSample]:
     """Return the rows with sampled tokens of these versions in turn, oldest first in each row."""
+    aged_rows: list[CreditedSample] = []
     for row in rows:
-        at = np.flatnonzero(row.sample.mask)
-        row.sample.versions[at] = np.sort(np.resize(versions, len(at)))
-    return rows
+        sample, sampled_by = row.sample, row.sample.versions
+        sampled_by[sample.mask] = np.sort(np.resize(versions, sample.sampled_tokens))
+        spans = spans_of(
+            sample.sampled, nodes=sample.nodes, turns=sample.turns, versions=sampled_by
+        )
+        aged_rows.append(replace(row, sample=replace(sample, spans=spans)))
+    return aged_rows
 
 
 def test_every_token_is_scored_by_the_weights_that_sampled_it() -> None:

@@ -23,7 +23,7 @@ from agentrl.config.section import CustomMethod
 from agentrl.errors import ConfigError, LearnError
 from agentrl.learn.advantages.grpo import grpo
 from agentrl.learn.methods import LearnMethods
-from agentrl.learn.sample import TrainingGroup, TrainingSample, groups_of
+from agentrl.learn.sample import TrainingGroup, TrainingSample, groups_of, spans_of
 from agentrl.learn.shaping import fapo, overlong, shape_rewards
 from agentrl.learn.trainer import PolicyTrainer
 from agentrl.learn.turns import turn_rewards
@@ -39,9 +39,7 @@ def sample_of(
     spoken = np.arange(n) >= prompt
     parts = {
         "mask": np.zeros(n, dtype=bool),
-        "sampled": spoken,
-        "turns": np.zeros(n, dtype=np.int64),
-        "nodes": np.where(spoken, 1, 0),
+        "spans": spans_of(spoken, nodes=np.where(spoken, 1, 0)),
     }
     return TrainingSample(
         task_id="t",
@@ -49,7 +47,6 @@ def sample_of(
         reward=float(reward),
         token_ids=np.arange(n),
         behaviour=np.zeros(n),
-        versions=np.zeros(n, dtype=np.int64),
         **{**parts, **others},  # pyright: ignore[reportArgumentType]
     )
 
@@ -138,8 +135,8 @@ def test_one_after_the_other_and_in_their_order() -> None:
 
 
 def test_what_was_paid_by_turns_stays_and_the_rest_is_the_last_turns() -> None:
-    turns = np.array([0, 0, 1])
-    sample = sample_of(1.5, sampled=2, turns=turns, turn_rewards=(0.5, 1.0))
+    spans = spans_of(np.array([False, True, True]), turns=np.array([0, 0, 1]))
+    sample = sample_of(1.5, sampled=2, spans=spans, turn_rewards=(0.5, 1.0))
     (group,) = shape_rewards([TrainingGroup("t", (sample,))], [lambda s: s.reward - 1])
     assert group.rewards == (0.5,)
     assert turn_rewards(group.samples[0]).tolist() == [0.5, 0.0]

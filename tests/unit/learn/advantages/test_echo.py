@@ -19,7 +19,7 @@ from agentrl.errors import ConfigError
 from agentrl.learn.advantage import per_trajectory
 from agentrl.learn.advantages.echo import echo, scale_credit
 from agentrl.learn.advantages.grpo import grpo
-from agentrl.learn.sample import TrainingGroup, TrainingSample
+from agentrl.learn.sample import TrainingGroup, TrainingSample, spans_of
 
 CREDIT = per_trajectory(partial(grpo, normalise_std=False))
 
@@ -33,11 +33,8 @@ def group_of(*rewards: float, probabilities: float = 0.5) -> TrainingGroup:
             reward=reward,
             token_ids=np.arange(3),
             mask=np.array([False, True, True]),
-            sampled=np.array([False, True, True]),
             behaviour=np.array([math.nan, *[math.log(probabilities)] * 2]),
-            versions=np.zeros(3, dtype=np.int64),
-            turns=np.zeros(3, dtype=np.int64),
-            nodes=np.array([0, 1, 1]),
+            spans=spans_of(np.array([False, True, True]), nodes=np.array([0, 1, 1])),
             entropies=np.array([math.nan, 1.0, 3.0]),
         )
         for at, reward in enumerate(rewards)

@@ -18,7 +18,7 @@ from agentrl.config.load import load_config
 from agentrl.errors import ConfigError, LearnError
 from agentrl.learn.advantages.grpo import grpo
 from agentrl.learn.advantages.milestones import compare_milestones, milestones, read_milestones
-from agentrl.learn.sample import TrainingGroup, TrainingSample
+from agentrl.learn.sample import TrainingGroup, TrainingSample, spans_of
 from agentrl.run import build
 
 BITS = np.array([[1, 1, 0], [1, 0, 1], [0, 1, 1], [1, 1, 1]], dtype=float)
@@ -26,18 +26,16 @@ BITS = np.array([[1, 1, 0], [1, 0, 1], [0, 1, 1], [1, 1, 1]], dtype=float)
 
 def sample_of(turns: int = 4, **components: float) -> TrainingSample:
     """Return a trajectory of a prompt token, and a sampled token and an answer per turn."""
-    said = np.tile([True, False], turns)
+    mask = np.array([False, *np.tile([True, False], turns)])
+    nodes = np.arange(len(mask))
     return TrainingSample(
         task_id="t",
         sample=0,
         reward=0.0,
-        token_ids=np.arange(2 * turns + 1),
-        mask=np.array([False, *said]),
-        sampled=np.array([False, *said]),
-        behaviour=np.zeros(2 * turns + 1),
-        versions=np.zeros(2 * turns + 1, dtype=np.int64),
-        turns=np.array([0, *np.repeat(np.arange(turns), 2)]),
-        nodes=np.arange(2 * turns + 1),
+        token_ids=nodes,
+        mask=mask,
+        behaviour=np.zeros(len(mask)),
+        spans=spans_of(mask, nodes=nodes, turns=np.maximum(nodes - 1, 0) // 2),
         components=named(components),
     )
 

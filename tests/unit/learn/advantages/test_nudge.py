@@ -18,7 +18,7 @@ from agentrl.env import say
 from agentrl.errors import ConfigError, LearnError
 from agentrl.learn.advantages.grpo import grpo
 from agentrl.learn.advantages.nudge import compare_strategies, nudge, read_strategies
-from agentrl.learn.sample import TrainingGroup, TrainingSample
+from agentrl.learn.sample import TrainingGroup, TrainingSample, spans_of
 from agentrl.run import build
 from agentrl.task import Task
 from agentrl_envs.strategies import NudgedEnv
@@ -32,11 +32,8 @@ def sample_of(prompt: int, reward: float = 0.0, **components: float) -> Training
         reward=reward,
         token_ids=np.array([1, prompt, 9]),
         mask=np.array([False, False, True]),
-        sampled=np.array([False, False, True]),
         behaviour=np.zeros(3),
-        versions=np.zeros(3, dtype=np.int64),
-        turns=np.zeros(3, dtype=np.int64),
-        nodes=np.array([0, 0, 1]),
+        spans=spans_of(np.array([False, False, True]), nodes=np.array([0, 0, 1])),
         components=components,
     )
 

@@ -53,6 +53,7 @@ from tests.support.tree_groups import (
     ends,
     group_of,
     per_segment,
+    rename_nodes,
     rewards,
     shapes,
     sums,
@@ -415,9 +416,7 @@ def test_the_order_of_the_samples_does_not_matter(
 @given(below=shapes)
 def test_the_names_of_nodes_do_not_matter(section: ConfigSection, below: Shape) -> None:
     group = with_entropies(group_of(below))
-    renamed = replace(
-        group, samples=tuple(replace(s, nodes=1000 - 7 * s.nodes) for s in group.samples)
-    )
+    renamed = replace(group, samples=tuple(rename_nodes(s, -7, 1000) for s in group.samples))
     pairs = zip(advantage_of(section)([group]), advantage_of(section)([renamed]), strict=True)
     for one, other in pairs:
         assert one == pytest.approx(other, rel=1e-6, abs=1e-6)

@@ -52,7 +52,7 @@ from agentrl.learn.layouts.probe import check_layout
 from agentrl.learn.layouts.trie import flatten, keep_order, sort_by_prefix
 from agentrl.learn.method import LearnMethod
 from agentrl.learn.micro_batch import CreditedSample
-from agentrl.learn.sample import TrainingSample
+from agentrl.learn.sample import TrainingSample, spans_of
 from agentrl.learn.sequence_layout import SequenceLayout
 from agentrl.learn.token_logprobs import score
 from agentrl.learn.trainer import PolicyTrainer
@@ -127,10 +127,7 @@ def samples_of(pairs: Sequence[Pair], seed: int = 0) -> list[CreditedSample]:
             token_ids=pair.token_ids,
             mask=pair.mask,
             behaviour=-2.0 + 0.3 * random.standard_normal(len(none)),
-            versions=none,
-            turns=np.arange(len(none)) // 3,
-            nodes=none,
-            sampled=pair.mask,
+            spans=spans_of(pair.mask, turns=np.arange(len(none)) // 3),
         )
         rows.append(CreditedSample(sample, np.full(len(none), random.standard_normal() * 2)))
     return rows

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 
 from agentrl.learn.advantages.branch_grpo import probability_values
-from agentrl.learn.sample import groups_of
+from agentrl.learn.sample import groups_of, spans_of
 from agentrl.learn.tree_shape import SharedPrefixes
 from agentrl.trajectory import Leaf, Truncated
-from tests.support.tree_groups import Shape, group_of, shapes, tree_of
+from tests.support.tree_groups import Shape, group_of, rename_nodes, shapes, tree_of
 
 
 def test_segments_lie_between_branch_points() -> None:
@@ -62,7 +62,10 @@ def test_trees_share_more_than_the_prompt() -> None:
     )
     assert SharedPrefixes.from_group(group_of([[1.0, 0.0]])).trees == (0, 0)
     group = group_of([1.0, 0.0, 0.0])
-    silent = [replace(s, sampled=s.sampled & False, mask=s.mask & False) for s in group.samples[:2]]
+    silent = [
+        replace(s, spans=spans_of(s.sampled & False, nodes=s.nodes), mask=s.mask & False)
+        for s in group.samples[:2]
+    ]
     assert SharedPrefixes.from_group(replace(group, samples=(*silent, group.samples[2]))).trees == (
         0,
         1,
@@ -92,7 +95,7 @@ def test_one_trajectory_may_end_where_another_goes_on() -> None:
 
 def test_prompts_of_their_own_meet_at_a_root_without_tokens() -> None:
     group = group_of([1.0, [1.0, 0.0]], tokens=1)
-    apart = [replace(s, nodes=s.nodes + 100 * (i > 0)) for i, s in enumerate(group.samples)]
+    apart = [rename_nodes(s, 1, 100 * (i > 0)) for i, s in enumerate(group.samples)]
     group = replace(group, samples=tuple(apart))
     shape = SharedPrefixes.from_group(group)
     assert [(s.samples, s.parent, s.depth) for s in shape.segments] == [

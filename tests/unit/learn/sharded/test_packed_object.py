@@ -79,14 +79,15 @@ def test_a_batch_is_its_arrays_and_little_else() -> None:
     batch = TrainingBatch.from_trees(trees_of(3))
     packed, _ = pack(batch)
     samples = [sample for group in batch.groups for sample in group.samples]
-    # Token ids, log-probs, versions, turns, nodes, and a mask that is what was sampled.
-    assert sum(packed.sizes) == sum(21 * len(sample.token_ids) for sample in samples)
+    # Of each token its id, log-prob and mask; of each span of tokens what they have in common.
+    token_bytes = sum(9 * len(sample.token_ids) for sample in samples)
+    assert sum(packed.sizes) == token_bytes + sum(17 * len(sample.spans) for sample in samples)
     found: TrainingBatch = travelled(batch)
     assert (found.owners, found.trees, found.failed) == (batch.owners, batch.trees, batch.failed)
     theirs = [sample for group in found.groups for sample in group.samples]
     for one, other in zip(samples, theirs, strict=True):
         assert (one.task_id, one.sample, one.reward) == (other.task_id, other.sample, other.reward)
-        for name in ("token_ids", "mask", "behaviour", "versions", "turns", "nodes", "sampled"):
+        for name in ("token_ids", "mask", "behaviour", "spans"):
             assert np.array_equal(getattr(one, name), getattr(other, name)), name
             assert getattr(one, name).dtype == getattr(other, name).dtype
             assert not getattr(one, name).flags.writeable, "as on the other ranks"

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.errors import ConfigError
-from agentrl.learn.sample import token_weights
+from agentrl.learn.sample import spans_of, token_weights
 from agentrl.rollout.curation.allocation import (
     DarsAllocator,
     DarsForm,
@@ -376,9 +376,9 @@ def test_a_shared_step_is_one_step_and_a_failed_one_is_none() -> None:
 
 def test_step_weights_multiply_the_token_mask_and_nothing_else() -> None:
     trajectory = branched().trajectories()[0]
-    mask, turns = np.array(trajectory.mask), np.array(trajectory.turns)
-    assert token_weights(mask, turns, {0: 0.0, 1: 2.0, 9: 5.0}).tolist() == [0, 0, 0, 0, 0, 2, 2]
-    assert token_weights(mask, turns, {}).tolist() == [0, 0, 1, 1, 0, 1, 1]
+    spans = spans_of(np.array(trajectory.mask), turns=np.array(trajectory.turns))
+    assert token_weights(spans, {0: 0.0, 1: 2.0, 9: 5.0}).tolist() == [0, 0, 0, 0, 0, 2, 2]
+    assert token_weights(spans, {}).tolist() == [0, 0, 1, 1, 0, 1, 1]
 
 
 def test_what_curation_sees_of_a_tree() -> None:
