@@ -216,8 +216,9 @@ def blame(
             of a socket say. Only once it has expired was the deadline missed.
 
     Raises:
-        RolloutError: An error of the class `kind`, caused by the one that escaped. `SystemExit`
-            becomes one as well, and so does a cancellation that is not of the running task.
+        RolloutError: An error of the class `kind`, caused by the one that escaped. What is no
+            `Exception` becomes one as well, and so does a cancellation that is not of the running
+            task; not Ctrl-C, the end of a generator, and a cancellation of the task.
     """
     try:
         yield
@@ -234,10 +235,12 @@ def blame(
             raise kind(f"{what}: {_describe(error)}") from error
         hint = f" ({deadline}); raise it, or find out what is hanging" if deadline else ""
         raise kind(f"{what}: missed its deadline{hint}") from error
-    except (Exception, SystemExit) as error:  # else what calls sys.exit would end the run, and well
-        raise kind(f"{what}: {_describe(error)}") from error
-    except BaseException as error:
-        if not _is_stray_cancellation(error):
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:  # else what calls sys.exit would end the run, and well
+        if not _is_cancellation(error):
+            raise kind(f"{what}: {_describe(error)}") from error
+        if not _is_stray():
             raise
         raise kind(
             f"{what}: CancelledError, but nobody cancelled it: it awaited something that was "
@@ -245,12 +248,16 @@ def blame(
         ) from error
 
 
-def _is_stray_cancellation(error: BaseException) -> bool:
+def _is_cancellation(error: BaseException) -> bool:
+    import asyncio
+
+    return isinstance(error, asyncio.CancelledError)
+
+
+def _is_stray() -> bool:
     """Return whether a cancellation is not of the task that runs, such as that of one it awaits."""
     import asyncio
 
-    if not isinstance(error, asyncio.CancelledError):
-        return False
     try:
         task = asyncio.current_task()
     except RuntimeError:

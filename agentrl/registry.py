@@ -259,9 +259,12 @@ def make(id: str, /, **kwargs: Any) -> Env:
     check_setting_kinds(maker, settings, of=id)
     try:
         env = maker(**settings)
-    except SystemExit as error:  # else it would end the run, and well
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # a `sys.exit` would end the run, and well
         raise ConfigError(
-            f"{id} called sys.exit({error.code!r}) when it was created; raise an error instead"
+            f"{id} raised {type(error).__name__}: {error} when it was created; raise an "
+            "`Exception` instead"
         ) from error
     if not isinstance(env, Env):  # pyright: ignore[reportUnnecessaryIsInstance]
         members = ("fork_strategy", "tasks", "reset", "step", "fork", "close")

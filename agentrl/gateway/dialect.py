@@ -245,7 +245,7 @@ def check_fields(
     `heard` are those that are, `only` those of which the named values are all there is.
     """
     for name, value in body.items():
-        if name in heard or name in INERT or name in ignored or value is None:
+        if name in heard or name in INERT or name in ignored or value in (None, {}):
             continue
         if name in only and any(value == one and type(value) is type(one) for one in only[name]):
             continue
@@ -301,7 +301,7 @@ def tool_choice(
     if rule is None:
         raise BadRequest(f"{subject}, which is not supported; {_WAY_OUT}")
     if rule == "required" and not offered:
-        raise BadRequest(f"{subject}, but the request offers no such tool; add it")
+        raise BadRequest(f"{subject}, but the request offers no such tool; add it, or {_WAY_OUT}")
     return rule, name or ""
 
 

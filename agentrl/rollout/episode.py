@@ -64,6 +64,9 @@ class StoppedTrajectory(CancelledRollout):
 CHARACTERS_PER_TOKEN: Final = 16
 """An observation of more characters than so many times `engine.context_tokens` ends its trajectory
 as `truncated_observation`: no tokenizer makes it fit, and none is asked to."""
+LONGEST_OBSERVATION: Final = 2**22
+"""Characters of the longest observation in any context. That of an endpoint has no bound of ours,
+and each character is a token there."""
 _LONG_CHARACTERS = 2**14
 """From which on text becomes tokens in a thread: the loop is free meanwhile."""
 
@@ -532,7 +535,7 @@ class EpisodeRunner:
 
     @property
     def _observation_limit(self) -> int:
-        return CHARACTERS_PER_TOKEN * self.limits.context_tokens
+        return min(CHARACTERS_PER_TOKEN * self.limits.context_tokens, LONGEST_OBSERVATION)
 
     async def _sample_turn(self, turn: int, started: float) -> tuple[list[int], str]:
         """Sample until the turn ends, stopping on the way where a branch could begin."""
@@ -635,7 +638,8 @@ class EpisodeRunner:
         return completion
 
     async def _ask(self, request: GenerateRequest, left_s: float, turn: int) -> Completion:
-        with blame(EngineError, f"turn {turn} of task {self._task.id}"):
+        where = f"turn {turn} of task {self._task.id}"
+        with blame(EngineError, where, deadline="rollout.turn_s"):
             async with asyncio.timeout(left_s):
                 return await self.engine.generate(request)
 

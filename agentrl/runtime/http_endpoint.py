@@ -5,11 +5,14 @@ import json
 import logging
 import os
 import re
+import ssl
 import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from agentrl.errors import ConfigError, EngineError, EngineLost
 from agentrl.runtime.http_body import read_pieces
@@ -21,17 +24,28 @@ if TYPE_CHECKING:
     import httpx
 
 KEY = "OPENAI_API_KEY"
-WRONG = {401: "the key", 403: "the key", 404: "the address or the model"}
-"""Answers that every further request would get too, and what they say is wrong."""
+WRONG = {
+    401: "the key is wrong",
+    402: "the account has no credit",
+    403: "the key is wrong",
+    404: "the address or the model is wrong",
+}
+"""Answers that every further request would get too, and what they mean."""
+NO_CREDIT = b"insufficient_quota"
+"""In an answer 429 that no wait helps against."""
 PASSING = (408, 409, 425, 429)
 """Answers besides 5xx that another try may not get."""
 LONGEST_WAIT_S = 60.0
+"""Of waits that grow; one that the server asks for may be longer."""
+LONGEST_ASKED_S = 600.0
+"""A server that asks for more is given up."""
 QUIET_S = 30.0
 """Between two warnings of one endpoint."""
 ANSWER_LIMITS = JsonLimits(text_bytes=2**26, values=500_000)
 """Of an answer: log-probs of a long turn, with alternatives of each token. No more is received."""
 REFUSAL_BYTES = 2**12
 """Of a refusal, of which the beginning is shown."""
+SHOWN_CHARS = 300
 
 _log = logging.getLogger(__name__)
 _warned_s: dict[str, float] = {}
@@ -59,6 +73,24 @@ class HttpEndpoint:
                 "--endpoint http://HOST:PORT/v1 --model NAME, or engine.endpoint.urls and "
                 "engine.endpoint.model"
             )
+        parts = urlsplit(self.url)
+        if "@" in parts.netloc or parts.query or parts.fragment:
+            raise ConfigError(
+                f"the URL of an endpoint at {parts.hostname} has a user name, a query or a "
+                "fragment, but paths are appended to it, and it is recorded; set "
+                f"{parts.scheme}://HOST:PORT/PATH, and the key in the variable {self.key_variable}"
+            )
+
+    def read_key(self) -> str:
+        """Return the key, "" where none is set; `ConfigError` for one that no header can hold."""
+        key = os.environ.get(self.key_variable, "")
+        if not all("!" <= letter <= "~" for letter in key):
+            raise ConfigError(
+                f"the key in the variable {self.key_variable} has a space, a line break or a "
+                "letter beyond ASCII in it, which no request can send; set it again without, as by "
+                f'{self.key_variable}="$(cat FILE)"'
+            )
+        return key
 
     def __str__(self) -> str:
         return f"{self.model} at {self.url}"
@@ -107,9 +139,15 @@ class RetryPolicy:
         self._failed += 1
         if self._failed > self._retries:
             raise EngineLost(f"{of} did not answer after {self._failed} tries: {error}") from error
+        asked_s = error.asked_s or 0.0
+        if asked_s > LONGEST_ASKED_S:
+            raise EngineLost(
+                f"{of} asks for a wait of {asked_s:g} s, but the longest is {LONGEST_ASKED_S:g} s: "
+                f"{error}"
+            ) from error
         wait_s = self._first_wait_s * 2.0 ** min(self._failed - 1, 16)
-        wait_s = min(LONGEST_WAIT_S, max(wait_s, error.asked_s or 0.0))
-        if self._failed > 1:  # what passes at once is no news
+        wait_s = max(min(LONGEST_WAIT_S, wait_s), asked_s)
+        if self._failed > 1 or wait_s > QUIET_S:  # what passes at once is no news
             _warn_of_failures(str(of), f"{error}; try {self._failed + 1} follows in {wait_s:g} s")
         await asyncio.sleep(wait_s)
 
@@ -143,8 +181,9 @@ class HttpEndpointClient:
     ) -> None:
         import httpx
 
-        key = os.environ.get(endpoint.key_variable)
+        key = endpoint.read_key()
         self._endpoint = endpoint
+        self._key = key
         self._first_wait_s = first_wait_s
         self._httpx = httpx
         self._names: dict[str, str] = {}
@@ -179,8 +218,7 @@ class HttpEndpointClient:
             return read_json(answer, limits)
         except JsonLimitError as error:
             raise EngineError(
-                f"{self._endpoint} answered {_beginning(answer)!r:.300}, which cannot be parsed: "
-                f"{error}"
+                f"{self._endpoint} answered {self._show(answer)!r}, which cannot be parsed: {error}"
             ) from error
 
     async def ask_chat(self, body: Mapping[str, Any], *, limits: JsonLimits = ANSWER_LIMITS) -> Any:
@@ -267,6 +305,11 @@ class HttpEndpointClient:
                 f"{self._endpoint} sent an answer that cannot be unpacked: {error}"
             ) from error
         except self._httpx.HTTPError as error:
+            if (fault := _find_certificate_fault(error)) is not None:
+                raise ConfigError(
+                    f"{self._endpoint}: its certificate cannot be trusted: {fault}; set "
+                    "SSL_CERT_FILE to a file with the certificate of who signed it"
+                ) from error
             raise EndpointUnavailableError(f"{type(error).__name__}: {error}") from error
 
     async def _read_content(self, response: "httpx.Response", most: int) -> bytes:
@@ -307,13 +350,10 @@ class HttpEndpointClient:
             event = read_json(data, ANSWER_LIMITS)
         except JsonLimitError as error:
             raise EndpointUnavailableError(
-                f"an event of the stream is {_beginning(data)!r:.300}, which cannot be parsed: "
-                f"{error}"
+                f"an event of the stream is {self._show(data)!r}, which cannot be parsed: {error}"
             ) from error
         if isinstance(event, dict) and "error" in event:
-            raise EndpointUnavailableError(
-                f"the stream ends with an error: {_beginning(data):.300}"
-            )
+            raise EndpointUnavailableError(f"the stream ends with an error: {self._show(data)}")
         return event  # pyright: ignore[reportUnknownVariableType]
 
     async def _read_refusal(self, response: "httpx.Response") -> EngineError | ConfigError:
@@ -328,18 +368,55 @@ class HttpEndpointClient:
         except self._httpx.DecodingError as error:
             body += f" ({error})".encode()
         status = response.status_code
-        text = f"{status} {_beginning(body):.300}"
-        if (what := WRONG.get(status)) is not None:
+        text = f"{status} {self._show(body)}"
+        if response.has_redirect_location:
+            place = self._show(response.headers["location"].encode())
             return EndpointRefusedError(
-                f"{self._endpoint} refused access, so {what} is wrong: {text}; the key is read "
-                f"from the variable {self._endpoint.key_variable}",
+                f"{self._endpoint} has moved ({status}), and a key follows no redirection; if you "
+                f"trust it, set the URL to where this leads: {place}",
+                status=status,
+            )
+        what = WRONG[402] if status == 429 and NO_CREDIT in body else WRONG.get(status)
+        if what is not None:
+            return EndpointRefusedError(
+                f"{self._endpoint} refused access, so {what}: {text}; the key is read from the "
+                f"variable {self._endpoint.key_variable}",
                 status=status,
             )
         if status not in PASSING and status < 500:
             return EndpointRequestError(f"{self._endpoint} refused a request: {text}")
-        retry_after = response.headers.get("retry-after", "")
-        waits = retry_after.replace(".", "", 1).isdecimal()
-        return EndpointUnavailableError(text, asked_s=float(retry_after) if waits else None)
+        return EndpointUnavailableError(
+            text, asked_s=parse_wait(response.headers.get("retry-after", ""), now_s=time.time())
+        )
+
+    def _show(self, said: bytes | bytearray) -> str:
+        """Return the text that bytes begin with, without the key and what no terminal shows."""
+        text = said[:REFUSAL_BYTES].decode(errors="replace")
+        text = text.replace(self._key, "[the key]") if self._key else text
+        return "".join(letter if letter.isprintable() else " " for letter in text)[:SHOWN_CHARS]
+
+
+def parse_wait(retry_after: str, *, now_s: float) -> float | None:
+    """Return the seconds that a `Retry-After` header asks for, a number or a date; None for none.
+
+    `now_s` is the time since the epoch, in seconds.
+    """
+    if re.fullmatch(r"[0-9]{1,9}(?:\.[0-9]{1,9})?", retry_after):
+        return float(retry_after)
+    try:
+        return max(0.0, parsedate_to_datetime(retry_after).timestamp() - now_s)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _find_certificate_fault(error: BaseException) -> str | None:
+    """Return why a server's certificate was refused; None where it was not."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return cause.verify_message
+        cause = cause.__cause__ or cause.__context__
+    return None
 
 
 def _find_refused_field(refusal: str, body: Mapping[str, Any]) -> dict[str, str] | None:
@@ -353,23 +430,3 @@ def _find_refused_field(refusal: str, body: Mapping[str, Any]) -> dict[str, str]
     if "seed" in body and re.search(r"""['"]seed['"]""", refusal):
         return {"seed": ""}
     return None
-
-
-def read_content(content: Any) -> str:
-    """Return the text of a message's content, or the texts of its parts; "" for none.
-
-    What a model thought, in parts of type `thinking`, is not what it says. Raises a lookup or type
-    error for any other content.
-    """
-    if isinstance(content, list):
-        parts = cast("list[Any]", content)
-        content = "".join(part["text"] for part in parts if part["type"] != "thinking")
-    if not isinstance(content or "", str):
-        raise TypeError("the content is not text")
-    return content or ""
-
-
-def _beginning(said: bytes | bytearray) -> str:
-    """Return the text that bytes begin with, without what a terminal would not show."""
-    text = said[:REFUSAL_BYTES].decode(errors="replace")
-    return "".join(letter if letter.isprintable() else " " for letter in text)

@@ -558,13 +558,13 @@ def _is_barred(base: sqlite3.Connection) -> bool:
     """Return whether SQLite wants to make files beside a database, and may not.
 
     It does so even to read one that has a write-ahead log, be the log empty or not there. A run
-    that goes on has made them already: here it lies on a file system that is mounted read-only, or
-    has ended in a folder of somebody else's.
+    that goes on has made them already: here it lies on a file system that is full or mounted
+    read-only, or has ended in a folder of somebody else's.
     """
     try:
         base.execute("PRAGMA user_version").fetchone()
     except sqlite3.OperationalError as error:
-        return error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_CANTOPEN
+        return error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR)
     return False
 
 

@@ -9,7 +9,7 @@ from agentrl.chat.call_json import CALL_LIMITS, CALLS_MAX, TOO_MANY, call_of
 from agentrl.chat.renderer import TokenSegment
 from agentrl.env import Action, ToolSchema
 from agentrl.message import Content, Image, Message, ToolCall
-from agentrl.runtime.http_endpoint import read_content
+from agentrl.runtime.chat_choice import ChatChoice
 from agentrl.runtime.json_limits import JsonLimitError, check_json, read_json
 
 END = ord("\n")
@@ -66,11 +66,13 @@ class EndpointChat:
         return Action(message.get("content") or "", tuple(calls), tuple(malformed))
 
 
-def turn_bytes(message: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return a message as a line for `EndpointChat.parse`; a lookup or type error for none."""
-    message = {**message, "content": read_content(message.get("content"))}
+def turn_bytes(choice: ChatChoice) -> tuple[int, ...]:
+    """Return a message as a line for `EndpointChat.parse`; raise an attribute, lookup or type error
+    for calls that are none."""
+    message = {**choice.message, "content": choice.content}
     for call in message.get("tool_calls") or ():
-        if not isinstance(call["function"]["name"], str) or not isinstance(call.get("id", ""), str):
+        id = call.get("id") or ""
+        if not isinstance(call["function"]["name"], str) or not isinstance(id, str):
             raise TypeError("the name or id of a call is not text")
     fields = {name: message[name] for name in ("content", "tool_calls") if message.get(name)}
     return _bytes([{"role": "assistant", **fields}])

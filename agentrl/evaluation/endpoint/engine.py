@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from agentrl.errors import ConfigError, EngineError
 from agentrl.evaluation.endpoint.chat import conversation, turn_bytes
 from agentrl.policy import Completion, GenerateRequest
+from agentrl.runtime.chat_choice import read_choice
 from agentrl.runtime.closing import ClosingResource
 from agentrl.runtime.http_endpoint import HttpEndpoint, HttpEndpointClient
 from agentrl.runtime.json_limits import JsonLimits
@@ -112,18 +113,16 @@ class EndpointEngine(ClosingResource):
         if request.sampling.top_p < 1:
             body["top_p"] = request.sampling.top_p
         answer = await self._client.ask_chat(body, limits=TURN_LIMITS)
+        choice = read_choice(answer, of=self._endpoint)
         try:
-            choice = answer["choices"][0]
-            tokens = turn_bytes(choice["message"])
-            finish = choice.get("finish_reason")
-        except (AttributeError, KeyError, IndexError, TypeError) as error:
-            raise EngineError(f"{self._endpoint} returned no message: {answer!r:.300}") from error
-        if finish == "content_filter":
+            tokens = turn_bytes(choice)
+        except (AttributeError, KeyError, TypeError) as error:
+            calls = choice.message["tool_calls"]
             raise EngineError(
-                f"{self._endpoint} withheld a turn (finish_reason content_filter), which is not an "
-                "answer of the model; disable the filter on the server, or remove the task"
-            )
-        cut = finish == "length"
+                f"{self._endpoint} returned tool_calls {calls!r:.300}, but each must have a "
+                "function with a name, and an id of text"
+            ) from error
+        cut = choice.is_cut
         return Completion(
             # A turn that was cut short lacks the end of its line.
             token_ids=tokens[:-1] if cut else tokens,

@@ -478,7 +478,7 @@ class RolloutScheduler(ClosingResource):
         try:
             self._apply_end(member, run)
             self._pump()
-        except Exception as error:  # noqa: BLE001 - in a callback; `next_batch` raises it
+        except BaseException as error:  # noqa: BLE001 - in a callback; `next_batch` raises it
             self._fail(error)
 
     def _apply_end(self, member: QueuedRollout, run: RunningRollout) -> None:

@@ -10,6 +10,7 @@ import json
 import logging
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import cast
@@ -18,7 +19,8 @@ from agentrl.errors import ConfigError, EngineError, JudgeError
 from agentrl.message import Message
 from agentrl.rewards import last_text
 from agentrl.runtime.atomic_files import disk_advice, write_text
-from agentrl.runtime.http_endpoint import KEY, HttpEndpoint, HttpEndpointClient, read_content
+from agentrl.runtime.chat_choice import read_choice
+from agentrl.runtime.http_endpoint import KEY, HttpEndpoint, HttpEndpointClient
 from agentrl.runtime.json_limits import JsonLimits
 from agentrl.runtime.scope import shared
 from agentrl.task import Task
@@ -205,24 +207,21 @@ class JudgeClient:
                 self._check_budget()
                 self._spent.calls += 1
                 answer = await self._client.ask_chat(body, limits=VERDICT_LIMITS)
+            with suppress(AttributeError, TypeError, ValueError):  # it need not say
+                self._spent.tokens += int((answer.get("usage") or {}).get("total_tokens") or 0)
+            choice = read_choice(answer, of=settings.model)
         except TimeoutError as error:
             raise JudgeError(
                 f"{settings.model} gave no verdict within deadline_s, {settings.deadline_s:g} s"
             ) from error
         except EngineError as error:
             raise JudgeError(f"the judge: {error}") from error
-        try:
-            choice = answer["choices"][0]
-            reply, ended = read_content(choice["message"]["content"]), choice.get("finish_reason")
-            self._spent.tokens += int((answer.get("usage") or {}).get("total_tokens") or 0)
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-            raise JudgeError(f"the judge answered without a message: {answer!r:.200}") from error
-        if ended == "length":
+        if choice.is_cut:
             raise JudgeError(
                 f"{settings.model} was cut at {settings.max_tokens} tokens, so its score may be: "
-                f"{reply[-200:]!r}; raise max_tokens"
+                f"{choice.content[-200:]!r}; raise max_tokens"
             )
-        return reply
+        return choice.content
 
     def _check_budget(self) -> None:
         spent = asdict(self._spent)

@@ -5,6 +5,7 @@ import functools
 import http.server
 import itertools
 import json
+import ssl
 import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator
@@ -33,7 +34,13 @@ from agentrl.policy import GenerateRequest, PolicyEngine, Sampling
 from agentrl.run import build
 from agentrl.run.evaluate import evaluate
 from agentrl.runtime import http_endpoint
-from agentrl.runtime.http_endpoint import ANSWER_LIMITS, HttpEndpointClient
+from agentrl.runtime.http_endpoint import (
+    ANSWER_LIMITS,
+    EndpointUnavailableError,
+    HttpEndpointClient,
+    RetryPolicy,
+    parse_wait,
+)
 from tests.support.commands import agentrl as agentrl_cli
 from tests.support.doubles import double, doubles, gold
 from tests.support.watchdog import watched
@@ -44,7 +51,7 @@ CHAT = EndpointChat()
 Handler = Callable[[httpx.Request], httpx.Response]
 
 
-def said(message: dict[str, Any], finish: str = "stop") -> httpx.Response:
+def said(message: dict[str, Any], finish: Any = "stop") -> httpx.Response:
     return httpx.Response(200, json={"choices": [{"message": message, "finish_reason": finish}]})
 
 
@@ -211,8 +218,35 @@ async def test_an_endpoint_that_goes_on_failing_is_told_now_and_then(
         (said({"content": 5}), EngineError, "no message"),
         (said({"content": [{"type": "image"}]}), EngineError, "no message"),
         (said({"content": ["I"]}), EngineError, "no message"),
-        (said({"tool_calls": [{"function": {"name": 5}}]}), EngineError, "no message"),
-        (said({"tool_calls": {"a": 1}}), EngineError, "no message"),
+        (said({"tool_calls": [{"function": {"name": 5}}]}), EngineError, "returned tool_calls"),
+        (said({"tool_calls": [{"type": "custom"}]}), EngineError, "must have a function"),
+        (said({"tool_calls": {"a": 1}}), EngineError, "returned tool_calls"),
+        (httpx.Response(402, text="pay"), ConfigError, "the account has no credit: 402 pay"),
+        (
+            httpx.Response(429, json={"error": {"code": "insufficient_quota"}}),
+            ConfigError,
+            "the account has no credit: 429",
+        ),
+        (
+            httpx.Response(301, headers={"location": "https://new.test/v1/chat/completions"}),
+            ConfigError,
+            r"has moved \(301\).*set the URL to .*: https://new.test/v1",
+        ),
+        (
+            httpx.Response(429, headers={"retry-after": "601"}),
+            EngineError,
+            "asks for a wait of 601 s, but the longest is 600 s",
+        ),
+        (
+            httpx.Response(200, json={"error": {"message": "upstream"}}),
+            EngineError,
+            "answered with an error: .*upstream",
+        ),
+        (
+            httpx.Response(200, json={"choices": [{"error": {"code": 502}, "message": {}}]}),
+            EngineError,
+            "answered with an error: .*502",
+        ),
         (said({"content": "I"}, "content_filter"), EngineError, "withheld a turn .*content_filter"),
         (httpx.Response(200, content=b"[" * 10**5), EngineError, "nested more than 64 deep"),
     ],
@@ -223,6 +257,106 @@ async def test_what_will_not_pass_is_told(
     async with engine(lambda asked: answer) as asks:
         with pytest.raises(kind, match=text):
             await asks.generate(request())
+
+
+@pytest.mark.parametrize("finish", ["error", "abort", None, "insufficient_system_resource", 5])
+@pytest.mark.parametrize("content", ["4", ""])
+async def test_what_something_else_broke_off_is_no_answer(finish: Any, content: str) -> None:
+    """Kills: half a message scored, or trained on as a verdict."""
+    async with engine(lambda asked: said({"content": content}, finish)) as asks:
+        with pytest.raises(EngineError, match=rf"broke off a message: .* is {finish!r}"):
+            await asks.generate(request())
+
+
+@pytest.mark.parametrize("finish", ["stop", "tool_calls", "function_call", "eos_token"])
+async def test_an_end_of_any_server_is_one(finish: str) -> None:
+    calls = [{"id": None, "function": {"name": "double", "arguments": None}}]
+    async with engine(lambda asked: said({"tool_calls": calls}, finish)) as asks:
+        turn = await asks.generate(request())
+    assert (turn.finish, CHAT.parse(turn.token_ids).tool_calls[0].id) == ("stop", "call_0")
+
+
+@pytest.mark.parametrize(
+    ("retry_after", "seconds"),
+    [
+        ("3", 3.0),
+        ("0.5", 0.5),
+        ("Thu, 01 Jan 1970 00:01:45 GMT", 5.0),
+        ("Thu, 01 Jan 1970 00:00:01 GMT", 0.0),
+        ("", None),
+        ("soon", None),
+        ("-1", None),
+        ("1e9", None),
+        ("9" * 400, None),
+        ("٣", None),
+    ],
+)
+def test_the_wait_that_a_server_asks_for(retry_after: str, seconds: float | None) -> None:
+    assert parse_wait(retry_after, now_s=100.0) == seconds
+
+
+async def test_the_wait_that_a_server_asks_for_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kills: a wait that is cut at what our own waits grow to."""
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    patience = RetryPolicy(first_wait_s=40.0, retries=3)
+    monkeypatch.setattr(http_endpoint.asyncio, "sleep", sleep)
+    for asked_s in (120.0, None, 1.0):
+        await patience.wait(EndpointUnavailableError("busy", asked_s=asked_s), of=ENDPOINT)
+    assert waits == [120.0, 60.0, 60.0]
+
+
+@pytest.mark.parametrize("key", ["sk-SECRET\n", " ", "sk-SEC\nRET", "sk-SECRÉT"])
+def test_a_key_that_no_request_can_send_is_told_without_it(
+    key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    with pytest.raises(ConfigError, match="key in the variable OPENAI_API_KEY has a") as told:
+        engine(lambda asked: said({"content": "yes"}))
+    assert "SEC" not in str(told.value)
+
+
+async def test_a_refusal_that_repeats_the_key_is_shown_without_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-SECRET")
+
+    def handler(asked: httpx.Request) -> httpx.Response:
+        return httpx.Response(401, text=f"no such key: {asked.headers['authorization']}")
+
+    async with engine(handler) as asks:
+        with pytest.raises(ConfigError, match=r"no such key: Bearer \[the key\]"):
+            await asks.generate(request())
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://me:SECRET@model.test/v1", "http://model.test/v1?key=SECRET", "http://model.test/v1#a"],
+)
+def test_a_url_that_paths_cannot_be_appended_to_is_told(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"at model\.test has a user name, a query") as told:
+        HttpEndpoint(url=url, model="m")
+    assert "SECRET" not in str(told.value)
+
+
+async def test_a_certificate_that_nobody_signed_is_not_asked_again() -> None:
+    calls = itertools.count()
+
+    def handler(asked: httpx.Request) -> httpx.Response:
+        next(calls)
+        cause = ssl.SSLCertVerificationError(1, "verify failed")
+        cause.verify_message = "self-signed certificate"
+        raise httpx.ConnectError("tls") from cause
+
+    async with engine(handler) as asks:
+        with pytest.raises(
+            ConfigError, match=r"trusted: self-signed certificate; set SSL_CERT_FILE"
+        ):
+            await asks.generate(request())
+    assert next(calls) == 1
 
 
 class Flood(httpx.AsyncByteStream):

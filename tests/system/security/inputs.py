@@ -13,7 +13,7 @@ from agentrl.gateway.dialect import LARGEST_BYTES
 from agentrl.gateway.server import HEAD_S
 from agentrl.grading.artefacts import REFUSED_MAX
 from agentrl.grading.calls import RESULT_BYTES
-from agentrl.rollout.episode import CHARACTERS_PER_TOKEN
+from agentrl.rollout.episode import CHARACTERS_PER_TOKEN, LONGEST_OBSERVATION
 from agentrl.runtime.http_endpoint import ANSWER_LIMITS, REFUSAL_BYTES
 from agentrl.runtime.image_decoding import FORMATS, MAX_BYTES, MAX_MARKERS, MAX_PIXELS
 from agentrl.runtime.json_limits import DEFAULT_LIMITS
@@ -111,7 +111,8 @@ def rows() -> Iterator[InputRow]:
     )
     yield InputRow(
         "text of an observation (environment, page, program)",
-        f"{CHARACTERS_PER_TOKEN} characters for each token of `engine.context_tokens`",
+        f"{CHARACTERS_PER_TOKEN} characters for each token of `engine.context_tokens`, "
+        f"{LONGEST_OBSERVATION:,} at most",
         "`outcome/truncated_observation`",
         "agentrl/rollout/episode.py",
         "unit/rollout/test_rollout.py::test_an_observation_that_cannot_fit_ends_the_trajectory_unread",

@@ -1,6 +1,7 @@
 """A run that lies where nobody can write, as in an archive, is looked at all the same.
 
-Mutants seen caught: a ledger opened with its write-ahead log; a log that is left out in silence.
+Mutants seen caught: a ledger opened with its write-ahead log; a log that is left out in silence; a
+full disk taken for a broken one.
 """
 
 import os
@@ -33,9 +34,16 @@ def run(tmp_path: Path) -> Path:
     return MadeRun(folder=tmp_path / "runs" / "made", groups=3, size=2).make()
 
 
-def looked_at(run: Path, out: Path) -> str:
-    """Return what three commands say of a run on a file system that is mounted read-only."""
-    mounts = 'mount --bind "$1" "$1" && mount -o remount,ro,bind "$1" && shift && exec "$@"'
+READ_ONLY = 'mount --bind "$1" "$1" && mount -o remount,ro,bind "$1"'
+FULL = """
+cp -a "$1" "$1.copy" && mount -t tmpfs -o size=8m none "$1" && cp -a "$1.copy/." "$1" &&
+! cat /dev/zero >"$1/fill" 2>/dev/null
+"""
+
+
+def looked_at(run: Path, out: Path, mount: str = READ_ONLY) -> str:
+    """Return what three commands say of a run on a file system that cannot be written to."""
+    mounts = f'{mount.strip()} && shift && exec "$@"'
     looks = [sys.executable, "-c", LOOKS, str(out), str(run)]
     done = subprocess.run(
         ["unshare", "--map-root-user", "--mount", "sh", "-c", mounts, "sh", str(run), *looks],
@@ -49,8 +57,11 @@ def looked_at(run: Path, out: Path) -> str:
 
 
 @pytest.mark.namespaces
-def test_a_run_that_cannot_be_written_to_is_looked_at(run: Path, tmp_path: Path) -> None:
-    said = looked_at(run, tmp_path)
+@pytest.mark.parametrize("mount", [READ_ONLY, FULL], ids=["read-only", "full"])
+def test_a_run_that_cannot_be_written_to_is_looked_at(
+    run: Path, tmp_path: Path, mount: str
+) -> None:
+    said = looked_at(run, tmp_path, mount)
     assert said.count("exit 0") == 3, said
     assert "6 trajectories" in said
     assert (tmp_path / "x.html").stat().st_size > 10_000

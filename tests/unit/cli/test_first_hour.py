@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl import Task, register, register_tool_env, rewards, say
+from agentrl import Action, Task, register, register_tool_env, rewards, say
 from agentrl.authoring.tool_env import ToolEnv
 from agentrl.cli.app import main
 from agentrl.config.load import load_config
@@ -149,19 +149,40 @@ def stops_tasks(split: Split, seed: int) -> Iterator[Task]:
     sys.exit(0)
 
 
+class Panic(BaseException):
+    """As extensions in Rust, and `pytest.fail`, raise it."""
+
+
 class Leaving(ToolEnv):
-    """Calls `sys.exit` where it is told to."""
+    """Calls `sys.exit`, or panics, where it is told to."""
 
     def __init__(self, where: str = "") -> None:
-        if where == "init":
-            sys.exit(0)
         self.where = where
+        self._leave("init")
         super().__init__(tools=[double], tasks=doubles, gold=gold, reward=rewards.exact_answer)
+
+    async def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self._leave("reset")
+        return await super().reset(seed=seed, options=options)
+
+    async def step(self, action: Action) -> Any:
+        self._leave("step")
+        return await super().step(action)
 
     async def close(self) -> None:
         await super().close()
-        if self.where == "close":
-            sys.exit(0)
+        self._leave("close")
+
+    def _leave(self, where: str) -> None:
+        match self.where.split("-"):
+            case [place] if place == where:
+                sys.exit(0)
+            case [place, "panic"] if place == where:
+                raise Panic("in Rust")
+            case [place, "generator"] if place == where:
+                raise GeneratorExit
+            case _:
+                pass
 
 
 register("test/Leaving-v0", Leaving)
@@ -221,13 +242,23 @@ def test_tasks_that_call_exit_end_an_evaluation_with_an_error(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("where", "words"),
     [
-        ("init", r"^test/Leaving-v0 called sys\.exit\(0\) when it was created"),
-        ("close", rf"close of .*: SystemExit: 0; at {HERE}, in close"),
+        ("init", r"^test/Leaving-v0 raised SystemExit: 0 when it was created"),
+        ("init-panic", r"^test/Leaving-v0 raised Panic: in Rust when it was created"),
+        ("reset-panic", rf"reset of .*: Panic: in Rust; at {HERE}, in _leave"),
+        ("step-panic", rf"step of .*: Panic: in Rust; at {HERE}, in _leave"),
+        ("close", rf"close of .*: SystemExit: 0; at {HERE}, in _leave"),
+        ("close-panic", rf"close of .*: Panic: in Rust; at {HERE}, in _leave"),
     ],
 )
-def test_an_environment_that_calls_exit_is_an_error(tmp_path: Path, where: str, words: str) -> None:
+def test_an_environment_that_leaves_is_an_error(tmp_path: Path, where: str, words: str) -> None:
     with pytest.raises((ConfigError, TooManyFailures), match=words):
         evaluate_gold(tmp_path, "Leaving", **{"env.kwargs": {"where": where}})
+
+
+def test_what_no_trajectory_can_be_blamed_for_ends_the_evaluation(tmp_path: Path) -> None:
+    """Kills: an evaluation that waits for a trajectory whose task has ended."""
+    with pytest.raises(GeneratorExit):
+        evaluate_gold(tmp_path, "Leaving", **{"env.kwargs": {"where": "step-generator"}})
 
 
 def test_a_reward_that_cancels_its_task_ends_one_trajectory(tmp_path: Path) -> None:

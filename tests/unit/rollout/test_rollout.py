@@ -19,7 +19,12 @@ from agentrl.evaluation.held_out import HeldOutEvaluation
 from agentrl.message import Message
 from agentrl.metrics.rollout_metrics import rollout_figures
 from agentrl.policy import Completion, GenerateRequest, Sampling
-from agentrl.rollout.episode import CHARACTERS_PER_TOKEN, EpisodeLimits, EpisodeRunner
+from agentrl.rollout.episode import (
+    CHARACTERS_PER_TOKEN,
+    LONGEST_OBSERVATION,
+    EpisodeLimits,
+    EpisodeRunner,
+)
 from agentrl.rollout.runner import RolloutRunner
 from agentrl.runtime.progress import SilentProgress
 from agentrl.task import Split, Task
@@ -178,6 +183,18 @@ async def test_an_observation_that_cannot_fit_ends_the_trajectory_unread(
     assert rollout_figures([tree])[f"outcome/truncated_{limit}"] == 1
     (trajectory,) = tree.trajectories()
     assert (len(trajectory.token_ids) > 64) == (limit == "tokens")
+
+
+async def test_no_observation_is_longer_than_any_context_reads() -> None:
+    """As with an endpoint, whose contexts have no bound of ours."""
+
+    class Long(Echo):
+        async def step(self, action: Action) -> Step:
+            text = "x" * (LONGEST_OBSERVATION + 1)
+            return Observation((Message("tool", text),)), 0.5, False, False, {}
+
+    _, leaf = await play(Long(), "hi", "hi", limits=EpisodeLimits(context_tokens=2**31))
+    assert leaf.outcome == Truncated("observation", 0.5)
 
 
 async def test_a_prompt_of_absurd_length_is_a_config_error_before_it_is_read() -> None:

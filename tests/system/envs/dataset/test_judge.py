@@ -37,7 +37,7 @@ class JudgeServer:
         self.has_no_end = False
         """Whether answers begin and never end."""
         self.sent_bytes = 0
-        self.is_cut = False
+        self.finish: str | None = "stop"
         """Whether replies are said to be cut."""
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -71,9 +71,8 @@ class JudgeServer:
             writer.close()
             return
         status = reply if isinstance(reply, int) else 200
-        ended = {"finish_reason": "length"} if self.is_cut else {}
         message = {
-            "choices": [{"message": {"content": reply}, **ended}],
+            "choices": [{"message": {"content": reply}, "finish_reason": self.finish}],
             "usage": {"total_tokens": 10},
         }
         body = json.dumps(message).encode()
@@ -172,8 +171,22 @@ async def test_no_verdict_is_a_failure(
 
 async def test_a_score_that_may_be_cut_is_none(judged: Judged, server: JudgeServer) -> None:
     server.replies = ["Score: 1"]
-    server.is_cut = True
+    server.finish = "length"
     with pytest.raises(JudgeError, match="m was cut at 1024 tokens, so its score may be"):
+        await judged.play("four")
+
+
+@pytest.mark.parametrize(
+    ("finish", "words"),
+    [("error", "broke off"), (None, "broke off"), ("content_filter", "withheld a turn")],
+)
+async def test_a_score_that_something_else_broke_off_is_none(
+    judged: Judged, server: JudgeServer, finish: str | None, words: str
+) -> None:
+    """`Score: 1` may be the beginning of `Score: 10`."""
+    server.replies = ["Score: 1"]
+    server.finish = finish
+    with pytest.raises(JudgeError, match=words):
         await judged.play("four")
 
 
@@ -235,7 +248,7 @@ async def test_a_key_goes_nowhere_else(
     other = JudgeServer()
     async with await asyncio.start_server(other.answer, "127.0.0.1", 0) as listening:
         server.location = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/v1"
-        with pytest.raises(JudgeError, match=r"the judge: .* refused a request: 307"):
+        with pytest.raises(ConfigError, match=r"has moved \(307\)"):
             await judged.play("four", key_variable="JUDGE_KEY")
     assert "bearer secret" in server.heads[0]
     assert not other.heads
