@@ -234,8 +234,8 @@ class BaseEnv:
             ForkUnsupported: Always.
         """
         raise ForkUnsupported(
-            f"{type(self).__name__} declares fork_strategy={self.fork_strategy!r} but has no "
-            "fork(); implement fork() for that strategy, or train without branching"
+            f"{type(self).__name__} has no fork(), and its fork_strategy is "
+            f"{self.fork_strategy!r}; implement both, or train without branching"
         )
 
     async def close(self) -> None:

@@ -11,6 +11,24 @@ _ANSWER_TAG = re.compile(r"<(?P<closing>/)?answer>", re.IGNORECASE)
 _BRACE = re.compile(r"\\boxed\{|[{}]")
 
 
+def read_reference(task: Task) -> str:
+    """Return a task's answer as text without outer spaces.
+
+    Args:
+        task: Task that was played.
+
+    Raises:
+        ValueError: It has none, or an empty one: whoever says nothing would be paid.
+    """
+    reference = "" if task.answer is None else str(task.answer).strip()
+    if not reference:
+        raise ValueError(
+            f"the task has no answer to compare with (its answer is {task.answer!r}); give "
+            "Task(answer=...) one, or use another reward"
+        )
+    return reference
+
+
 def exact_answer(task: Task, messages: Sequence[Message]) -> float:
     """Return 1.0 if the final answer is `task.answer`, compared as text without outer spaces.
 
@@ -21,8 +39,11 @@ def exact_answer(task: Task, messages: Sequence[Message]) -> float:
     Args:
         task: Task that was played; its `answer` is read as text.
         messages: The whole conversation.
+
+    Raises:
+        ValueError: The task has no answer.
     """
-    ground_truth = str(task.answer).strip()
+    ground_truth = read_reference(task)
     return float(any(ground_truth == answer for answer in answers(messages)))
 
 
@@ -35,12 +56,15 @@ def contains_answer(task: Task, messages: Sequence[Message]) -> float:
     Args:
         task: Task that was played; its `answer` is read as text, and case counts.
         messages: The whole conversation.
+
+    Raises:
+        ValueError: The task has no answer.
     """
-    answer = str(task.answer).strip()
+    answer = read_reference(task)
     before = r"(?<![\w.+\-\u2212])(?<!\d,)" if answer[:1].isdigit() else r"(?<!\w)"
     after = r"(?!\w)(?![.,]\d)" if answer[-1:].isdigit() else r"(?!\w)"
     match = re.search(f"{before}{re.escape(answer)}{after}", last_text(messages))
-    return float(bool(answer) and match is not None)
+    return float(match is not None)
 
 
 def numeric_answer(tolerance: float = 1e-6) -> Callable[[Task, Sequence[Message]], float]:
@@ -54,7 +78,7 @@ def numeric_answer(tolerance: float = 1e-6) -> Callable[[Task, Sequence[Message]
     """
 
     def reward(task: Task, messages: Sequence[Message]) -> float:
-        ground_truth = float(str(task.answer).replace(",", ""))
+        ground_truth = float(read_reference(task).replace(",", ""))
         for answer in answers(messages)[::-1]:
             if numbers := _NUMBER.findall(answer):
                 return float(abs(float(numbers[-1].replace(",", "")) - ground_truth) <= tolerance)

@@ -12,7 +12,7 @@ have three hooks, all asynchronous and all optional:
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from agentrl.errors import ConfigError
@@ -21,8 +21,8 @@ from agentrl.message import Content, Message
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext:
-    """Task, sample and seed of a call. A tool that declares a parameter of this type is handed it;
-    the model never sees it."""
+    """Task, sample and seed of a call. A tool that declares a parameter of this type is handed it,
+    and so is the `open` of a class of tools; the model never sees it."""
 
     task_id: str
     """Id of the task."""
@@ -30,6 +30,8 @@ class ToolContext:
     """Index of the trajectory within its group."""
     seed: int
     """Seed of the trajectory's tools: equal for the same task, sample and seed of the episode."""
+    data: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
+    """`Task.data` of the task, such as what a tool is to open for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,8 @@ class GoldEpisode:
     """The sum over the turns."""
     is_over: bool = True
     """Whether the environment ended it, and not the number of turns."""
+    is_truncated: bool = False
+    """Whether it ended it by a limit of its own."""
     places: tuple[Mapping[int, Box], ...] = ()
     """Boxes of the elements that each action could point at, where the environment knows them."""
 
@@ -95,7 +97,7 @@ async def play(
     actions: list[Action] = []
     replies: list[Observation] = []
     places: list[Mapping[int, Box]] = []
-    total, is_over = 0.0, False
+    total, is_over, truncated = 0.0, False, False
     while max_turns is None or len(actions) < max_turns:
         places.append(await env.places() if wants_places and isinstance(env, Placing) else {})
         action = await act(new, tuple(messages))
@@ -118,5 +120,6 @@ async def play(
         replies=tuple(replies),
         reward=total,
         is_over=is_over,
+        is_truncated=truncated,
         places=tuple(places),
     )

@@ -131,7 +131,10 @@ class ToolEnv:
         task = choose_task(self, seed=seed, options=options)
         sample = int(options.get("sample", 0))
         context = ToolContext(
-            task_id=task.id, sample=sample, seed=derive("tools", seed, task.id, sample)
+            task_id=task.id,
+            sample=sample,
+            seed=derive("tools", seed, task.id, sample),
+            data=task.data,
         )
         tools = await resolve_tools(self._tools, timeout_s=self._tool_timeout_s)
         if self._schemas is None:

@@ -334,8 +334,11 @@ async def _close_on_failure(timeout_s: float) -> AsyncGenerator[list[_ToolHolder
     holders: list[_ToolHolder] = []
     try:
         yield holders
-    except BaseException:
-        await _close_all(holders, timeout_s)
+    except BaseException as error:
+        try:
+            await _close_all(holders, timeout_s)
+        except ToolFailure as failure:  # of what is open by half, and no news beside its cause
+            error.add_note(str(failure))
         raise
 
 

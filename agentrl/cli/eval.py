@@ -53,8 +53,8 @@ def evaluate(
         typer.Option(
             metavar="NAME",
             help=(
-                "Evaluate a player instead of a model: gold, random, or your own function, as "
-                "module:function."
+                "Evaluate a player instead of a model: gold, random, or your own function of "
+                "messages and tools, as module:function."
             ),
         ),
     ] = None,

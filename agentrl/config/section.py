@@ -86,6 +86,16 @@ def is_tag(name: str, field: FieldInfo) -> bool:
     return name == "name" and get_origin(annotation) is Literal and len(get_args(annotation)) == 1
 
 
+def find_custom_methods(section: ConfigSection) -> Iterator[tuple[str, CustomMethod]]:
+    """Yield the functions of the user's own that a config names, with their dotted keys."""
+    pairs: list[tuple[str, object]] = [("", section)]
+    while pairs:
+        prefix, value = pairs.pop()
+        if isinstance(value, CustomMethod):
+            yield prefix.removesuffix("."), value
+        pairs += [(f"{prefix}{name}.", item) for name, item in _iter_items(value)]
+
+
 def find_unread(section: ConfigSection) -> list[str]:
     """Return the dotted names of keys that differ from their default and were never read. A key
     that repeats its default is left out: without it the run would be the same. So a saved resolved

@@ -171,6 +171,7 @@ class _Play:
             self._adopting = False
             async with reporting(lambda: self._show_work(scheduler.work)):
                 trees = (await scheduler.next_batch()).trees
+            self._show_work(scheduler.work)
         return sorted(trees, key=lambda tree: self._places[tree.task.fingerprint])
 
     def select_counted(self, trees: Sequence[Tree]) -> Sequence[Tree]:

@@ -10,8 +10,10 @@ to be given.
 """
 
 import importlib
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import partial
 from typing import Any, Generic, Literal, TypeVar, get_args
 
@@ -126,3 +128,26 @@ def import_function(section: CustomMethod) -> Callable[..., Any]:
     if not callable(function):
         raise ConfigError(f"{where} is a {type(function).__name__}; name a function")
     return function
+
+
+def check_arguments(section: CustomMethod) -> None:
+    """Raise `ConfigError` for a `custom` section whose function is not there, or does not take its
+    `arguments`."""
+    function = import_function(section)
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return  # of a builtin, which does not say
+    names = [
+        name
+        for name, parameter in parameters.items()
+        if parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    for name in section.arguments:
+        if name not in names and not takes_all:
+            near = "".join(f"; did you mean {n!r}?" for n in get_close_matches(name, names, n=1))
+            raise ConfigError(
+                f"function {section.function!r} takes no argument {name!r}{near or ';'} its "
+                f"arguments are {', '.join(names)}"
+            )

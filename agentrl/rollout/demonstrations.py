@@ -12,7 +12,7 @@ from random import Random
 from agentrl.authoring.env_contract import close_env, reset_env
 from agentrl.authoring.gold import GoldEpisode, play_gold
 from agentrl.env import Env, Observation, say
-from agentrl.errors import EnvError, RolloutError, blame, first_error
+from agentrl.errors import EnvError, RolloutError, ToolFailure, blame, first_error
 from agentrl.runtime.seeds import derive
 from agentrl.task import Task
 
@@ -88,7 +88,12 @@ async def _play_with_retries(
     for _ in range(ATTEMPTS - 1):
         with suppress(RolloutError):
             return await _play_once(make_env(), task, guess, play_it)
-    return await _play_once(make_env(), task, guess, play_it)
+    try:
+        return await _play_once(make_env(), task, guess, play_it)
+    except ToolFailure as error:  # it does not say of which task
+        raise ToolFailure(
+            f"the demonstration of task {task.id!r} failed {ATTEMPTS} times, at last with: {error}"
+        ) from error
 
 
 async def _play_once(env: Env, task: Task, guess: str | None, play_it: Play) -> GoldEpisode:

@@ -10,6 +10,7 @@ from typing import Any
 
 from agentrl.authoring.env_contract import close_env
 from agentrl.authoring.gold import Act, gold_action, play
+from agentrl.authoring.tool_env import count_required_parameters
 from agentrl.config.run import RolloutSection, RunConfig
 from agentrl.env import Action, Env, GoldPlayer, Observation, ToolSchema, call, say
 from agentrl.errors import ConfigError, EnvError, RolloutError, blame, first_error
@@ -49,7 +50,13 @@ def find_player(name: str, *, seed: int) -> Player:
         return _make_random_player(seed)
     if ":" not in name:
         raise ConfigError(f"--player is {name!r}, expected gold, random or module:function")
-    return _make_scripted_player(name, import_callable(name))
+    function = import_callable(name)
+    if (count := count_required_parameters(function)) != 2:
+        raise ConfigError(
+            f"--player {name} takes {count} arguments, but a player is called with two: the "
+            "messages so far, and the schemas of the tools"
+        )
+    return _make_scripted_player(name, function)
 
 
 async def evaluate_player(config: RunConfig, name: str, progress: RunProgress) -> EvaluationReport:
@@ -142,7 +149,8 @@ async def _play_episode(env: Env, task: Task, act: Act, rollout: RolloutSection)
         await close_env(env, f"close of task {task.id!r}")
     except RolloutError as error:
         return Failed(error.kind, append_place(str(error), error))
-    return Finished(episode.reward) if episode.is_over else Truncated("turns", episode.reward)
+    is_finished = episode.is_over and not episode.is_truncated
+    return Finished(episode.reward) if is_finished else Truncated("turns", episode.reward)
 
 
 async def _play_gold(

@@ -8,7 +8,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agentrl.config.section import find_custom_methods, peeking
 from agentrl.errors import ConfigError
+from agentrl.learn.method import check_arguments
 from agentrl.models.catalogue import MODELS, PackagedModel, models_folder
 from agentrl.models.context_length import find_context_fault, is_refused, read_context_limit
 from agentrl.models.place import gguf_fault
@@ -406,6 +408,15 @@ def _check_extras(config: "RunConfig") -> Iterator[str]:
             yield from find_missing(key, module)
 
 
+def _check_functions(config: "RunConfig") -> Iterator[str]:
+    for key, method in find_custom_methods(config):
+        try:
+            with peeking():
+                check_arguments(method)
+        except ConfigError as error:
+            yield f"{key}: {error}"
+
+
 def check_ranks(config: "RunConfig") -> Iterator[str]:
     """Yield what keeps the ranks of a run from this machine's CPU."""
     device = config.policy.device
@@ -434,6 +445,7 @@ _PLAYING: tuple[Check, ...] = (
     _check_cluster,
 )
 _TRAINING: tuple[Check, ...] = (
+    _check_functions,
     _check_precision,
     _check_extras,
     check_ranks,

@@ -154,14 +154,16 @@ class _Check(PromiseCheck):
             self.note(SPLITS_HAVE_TASKS)
             tasks_by_split[split] = first
         train, heldout = (
-            {name for task in tasks_by_split[split] for name in (task.id, task.fingerprint)}
+            {name: task for task in tasks_by_split[split] for name in (task.id, task.fingerprint)}
             for split in SPLITS
         )
+        shared = [task for name, task in heldout.items() if name in train]
         self.expect(
-            not train & heldout,
+            not shared,
             "splits are disjoint",
-            f"{sorted(train & heldout)[:3]} are in both; decide a problem's split by its own text "
-            "with agentrl.task.split_of",
+            ", ".join(f"{task.id!r} ({task.prompt!r:.80})" for task in shared[:3])
+            + " are in both by id or by prompt; decide a problem's split by its own text with "
+            "agentrl.task.split_of, and put what tells two problems apart into the prompt",
         )
         return [task for split in SPLITS for task in tasks_by_split[split][: self.episodes]]
 

@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from agentrl.authoring.toolset import ToolSet, resolve_tools, schemas_of
@@ -15,11 +16,14 @@ from agentrl.tool import LateTools, ToolContext, ToolResult, ToolSource
 
 _CONTEXT = ToolContext(task_id="check", sample=0, seed=0)
 
+_Opener = Callable[[], Awaitable[ToolSet]]
+
 
 async def check_tool(
     source: ToolSource | LateTools,
     *,
     calls: Sequence[ToolCall] = (),
+    context: ToolContext = _CONTEXT,
     timeout_s: float = 30.0,
     grace_s: float = 5.0,
 ) -> tuple[str, ...]:
@@ -29,6 +33,7 @@ async def check_tool(
         source: A function marked with `@tool`, a class that has marked methods, or `LateTools`.
         calls: Examples that must succeed, in order, on a fresh instance, with results that depend
             on nothing else. They show that a fork goes on where it was made, and disturbs nobody.
+        context: Task, sample and seed that the tool is opened and called with.
         timeout_s: Deadline of every call, open, fork and close.
         grace_s: Time after close in which whatever was started must be gone.
 
@@ -46,15 +51,16 @@ async def check_tool(
     for schema in schemas:
         _check_schema(schema)
     proven.append("the schema can be shown to a model")
+    open_tools = partial(ToolSet.open, [source], context=context, timeout_s=timeout_s)
 
     async with run_scope():
         # What is imported or opened once is there after this, and is no leak.
-        await _open_and_call(source, calls, timeout_s)
+        await _open_and_call(open_tools, calls)
         before = ProcessHoldings.take()
-        await _check_bad_arguments(source, schemas, timeout_s)
+        await _check_bad_arguments(open_tools, schemas)
         proven.append("wrong arguments are answered, not raised")
         if calls:
-            await _check_forks(source, calls, timeout_s)
+            await _check_forks(open_tools, calls)
             proven += ["the examples succeed", "forks do not interfere"]
         await check_no_leak(before, grace_s=grace_s)
     return (*proven, "nothing is left after close")
@@ -76,9 +82,7 @@ def _check_schema(schema: ToolSchema) -> None:
     json.dumps(schema)
 
 
-async def _check_bad_arguments(
-    source: ToolSource, schemas: Sequence[ToolSchema], timeout_s: float
-) -> None:
+async def _check_bad_arguments(open_tools: _Opener, schemas: Sequence[ToolSchema]) -> None:
     for schema in schemas:
         function = schema["function"]
         name = function["name"]
@@ -92,9 +96,7 @@ async def _check_bad_arguments(
             if kind.get("type") in ("integer", "number", "boolean", "string")
         ]
         bad_calls = [ToolCall(f"bad_{i}", name, arguments) for i, arguments in enumerate(bad)]
-        for wrong, result in zip(
-            bad, await _open_and_call(source, bad_calls, timeout_s), strict=True
-        ):
+        for wrong, result in zip(bad, await _open_and_call(open_tools, bad_calls), strict=True):
             _expect(
                 result.status == "error",
                 "wrong arguments are answered",
@@ -102,18 +104,18 @@ async def _check_bad_arguments(
             )
 
 
-async def _check_forks(source: ToolSource, calls: Sequence[ToolCall], timeout_s: float) -> None:
-    alone = await _open_and_call(source, calls, timeout_s)
+async def _check_forks(open_tools: _Opener, calls: Sequence[ToolCall]) -> None:
+    alone = await _open_and_call(open_tools, calls)
     for result in alone:
         _expect(
             result.status == "ok",
             "the examples succeed",
             f"{result.name} answered {result.content!r}",
         )
-    again = await _open_and_call(source, calls, timeout_s)
+    again = await _open_and_call(open_tools, calls)
     _expect_same(alone, again, "instances do not interfere", 0)
     for count in range(len(calls) + 1):
-        box = await ToolSet.open([source], context=_CONTEXT, timeout_s=timeout_s)
+        box = await open_tools()
         boxes = [box]
         first, rest, wanted = calls[:count], calls[count:], alone[count:]
         try:
@@ -131,10 +133,8 @@ async def _check_forks(source: ToolSource, calls: Sequence[ToolCall], timeout_s:
                 await opened.close()
 
 
-async def _open_and_call(
-    source: ToolSource, calls: Sequence[ToolCall], timeout_s: float
-) -> list[ToolResult]:
-    box = await ToolSet.open([source], context=_CONTEXT, timeout_s=timeout_s)
+async def _open_and_call(open_tools: _Opener, calls: Sequence[ToolCall]) -> list[ToolResult]:
+    box = await open_tools()
     try:
         return await _make_calls(box, calls)
     finally:

@@ -1,6 +1,7 @@
 """Rewards read the answer from the agent's last message."""
 
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -66,8 +67,13 @@ def test_contains_answer_wants_a_whole_word(text: str, score: float) -> None:
     assert contains_answer(task("42"), said(text)) == score
 
 
-def test_an_empty_answer_is_contained_in_nothing() -> None:
-    assert contains_answer(task(""), said("anything")) == 0.0
+@pytest.mark.parametrize("answer", [None, "", "  \n"])
+@pytest.mark.parametrize("reward", [exact_answer, contains_answer, numeric_answer()])
+@pytest.mark.parametrize("text", ["None", "", "None at all"])
+def test_a_task_without_an_answer_pays_nobody(answer: Any, reward: Any, text: str) -> None:
+    """Kills: `None` compared as the text "None"."""
+    with pytest.raises(ValueError, match=r"the task has no answer to compare with .*Task\(answer="):
+        reward(task(answer), said(text))
 
 
 @pytest.mark.parametrize(

@@ -328,6 +328,24 @@ class Unclosable(Counter):
         raise OSError("stuck")
 
 
+async def test_the_fault_of_an_open_is_told_and_not_that_of_the_close_after_it() -> None:
+    class Half:
+        async def open(self, context: ToolContext) -> None:
+            raise ValueError("no such shop")
+
+        @tool
+        def look(self) -> str:
+            """Look."""
+            return ""
+
+        async def close(self) -> None:
+            self.shop.close()  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue]
+
+    with pytest.raises(ToolFailure, match=r"opening .*: ValueError: no such shop") as failed:
+        await box_of(Half)
+    assert "has no attribute 'shop'" in failed.value.__notes__[0]
+
+
 async def test_every_instance_is_closed_even_if_one_fails() -> None:
     LOG.clear()
     box = await box_of(Notes, Unclosable)

@@ -69,7 +69,7 @@ def _check_group_size(config: "RunConfig") -> Iterator[str]:
         return
     if not compares and raw != "zero":
         return
-    way_out = "" if compares else ", learn.advantage.singleton: raw"
+    way_out = "" if compares else ", set learn.advantage.singleton to raw"
     yield (
         f"rollout.group_size is 1 and learn.advantage.name is {advantage.name}, which compares the "
         "trajectories of a group: all advantages would be 0, and nothing would train. Raise "

@@ -69,7 +69,7 @@ class EndpointChat:
 def turn_bytes(choice: ChatChoice) -> tuple[int, ...]:
     """Return a message as a line for `EndpointChat.parse`; raise an attribute, lookup or type error
     for calls that are none."""
-    message = {**choice.message, "content": choice.content}
+    message: dict[str, Any] = {**choice.message, "content": choice.content}
     for call in message.get("tool_calls") or ():
         id = call.get("id") or ""
         if not isinstance(call["function"]["name"], str) or not isinstance(id, str):

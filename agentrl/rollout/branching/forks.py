@@ -5,6 +5,7 @@ nothing else: it is recorded, and its place is free again.
 """
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -31,6 +32,10 @@ from agentrl.task import Task
 S = TypeVar("S")
 
 Begin = Callable[[Sequence[PlannedRollout]], None]
+
+_log = logging.getLogger(__name__)
+_warned: set[type] = set()
+"""Classes of environments that cannot be forked, and have been named in the log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,6 +238,9 @@ class TreeGrowth(Generic[S]):
             error, reason = str(failure), "mismatch"
         except ForkUnsupported as failure:
             error, reason = str(failure), "unsupported"
+            if type(source.env) not in _warned:
+                _warned.add(type(source.env))
+                _log.warning("a trajectory could not branch, nor will the next ones: %s", error)
         except RolloutError as failure:
             error, reason = str(failure), failure.kind
         copied = ForkAttempt(

@@ -240,7 +240,10 @@ class HarborEnv(BaseEnv):
         harbor_task = self._find_task(task)
         sample = int(options.get("sample", 0))
         context = ToolContext(
-            task_id=task.id, sample=sample, seed=derive("tools", seed, task.id, sample)
+            task_id=task.id,
+            sample=sample,
+            seed=derive("tools", seed, task.id, sample),
+            data=task.data,
         )
         provider = await self._get_provider()
         container_env, verifier_env = self._resolve_envs(harbor_task)

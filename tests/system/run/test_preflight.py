@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -272,6 +273,27 @@ def test_packages_that_a_config_needs(
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ConfigError, match=said):
         check_training(config_of(**sections))
+
+
+@pytest.mark.parametrize(
+    ("custom", "said"),
+    [
+        ({"function": "no_such:one"}, "learn.advantage: function 'no_such:one' cannot be imported"),
+        (
+            {"function": "textwrap:dedent", "arguments": {"txt": 1}},
+            "'txt'; did you mean 'text'?",
+        ),
+        ({"function": "json:loads", "arguments": {"x": 1}}, ""),
+        ({"function": "builtins:min", "arguments": {"x": 1}}, ""),
+    ],
+)
+def test_functions_of_ones_own(custom: dict[str, Any], said: str) -> None:
+    config = config_of(learn={"advantage": {"name": "custom", **custom}})
+    if said:
+        with pytest.raises(ConfigError, match=re.escape(said)):
+            check_training(config)
+    else:
+        check_training(config)
 
 
 def test_options_that_vllm_does_not_know(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from agentrl.env import Action, Env, GoldPlayer, call, say
 from agentrl.errors import ConfigError, EnvError, ToolFailure
 from agentrl.message import Message, ToolCall
 from agentrl.task import Split, Task
-from agentrl.testing import check_env
+from agentrl.testing import check_env, check_tool
 from agentrl.tool import ToolContext, tool
 
 
@@ -69,6 +69,28 @@ async def test_it_keeps_the_promises_of_an_environment() -> None:
     proven = await check_env(env_of(gold=solve, system="Use the tool."))
     assert "gold scores" in proven
     assert "forks do not interfere" in proven
+
+
+class Factors:
+    """Opened for its task."""
+
+    async def open(self, context: ToolContext) -> None:
+        self.a, self.b = context.data["a"], context.data["b"]
+
+    @tool
+    def show(self, context: ToolContext) -> list[int]:
+        """Show them."""
+        return [self.a, self.b, context.data["a"]]
+
+
+async def test_a_tool_is_opened_for_the_data_of_its_task() -> None:
+    env = env_of(tools=[Factors])
+    await env.reset(options={"task": TASK})
+    observation, *_ = await env.step(call("show"))
+    assert observation.messages[0].text == "[6, 7, 6]"
+    await env.close()
+    context = ToolContext(task_id="t", sample=0, seed=0, data=TASK.data)
+    assert await check_tool(Factors, calls=[ToolCall("c", "show", {})], context=context)
 
 
 async def test_an_episode_message_by_message() -> None:

@@ -195,6 +195,7 @@ for name, changes in {
     "GoldLeaves": {"gold": leaves},
     "RewardLeaves": {"reward": leaves},
     "TasksLeave": {"tasks": stops_tasks},
+    "Short": {"max_turns": 1},
     "GoldNothing": {"gold": nothing},
     "GoldText": {"gold": text},
     "GoldSaysNothing": {"gold": says_nothing},
@@ -253,6 +254,23 @@ def test_tasks_that_call_exit_end_an_evaluation_with_an_error(tmp_path: Path) ->
 def test_an_environment_that_leaves_is_an_error(tmp_path: Path, where: str, words: str) -> None:
     with pytest.raises((ConfigError, TooManyFailures), match=words):
         evaluate_gold(tmp_path, "Leaving", **{"env.kwargs": {"where": where}})
+
+
+def test_an_episode_that_the_environment_cuts_short_is_truncated(tmp_path: Path) -> None:
+    report = evaluate_gold(tmp_path, "Short")
+    assert set(report.overall.outcomes) == {"truncated_turns"}
+
+
+def one_argument(messages: object) -> str:
+    return "5"
+
+
+def test_a_player_of_other_arguments_is_told_before_it_plays(tmp_path: Path) -> None:
+    config = load_config(config_file(tmp_path), {"env.id": "test/Short-v0", "env.kwargs": {}})
+    with pytest.raises(
+        ConfigError, match=r"one_argument takes 1 arguments, but a player is called"
+    ):
+        evaluate(config, player=f"{__name__}:one_argument")
 
 
 def test_what_no_trajectory_can_be_blamed_for_ends_the_evaluation(tmp_path: Path) -> None:

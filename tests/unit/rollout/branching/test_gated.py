@@ -24,6 +24,7 @@ from agentrl.engine.scripted import ScriptedEngine
 from agentrl.env import Action, Info, Observation, Step
 from agentrl.errors import ForkUnsupported
 from agentrl.policy import Sampling
+from agentrl.rollout.branching import forks
 from agentrl.rollout.branching.aepo import MonitoredRootSplit, OnlineRootSplit, StaticRootSplit
 from agentrl.rollout.branching.arpo import ArpoPaperRule
 from agentrl.rollout.branching.balanced import EntropyBalancedTopology
@@ -205,7 +206,11 @@ def test_late_branches_begin_before_their_group_is_complete() -> None:
     run(main())
 
 
-def test_fresh_roots_fill_what_branches_left() -> None:
+def test_fresh_roots_fill_what_branches_left(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forks, "_warned", set[type]())
+
     def refuse(env: Counting) -> None:
         raise ForkUnsupported("threads run in it")
 
@@ -220,6 +225,8 @@ def test_fresh_roots_fill_what_branches_left() -> None:
         assert rig.open == 0
 
     run(main())
+    (record,) = [one for one in caplog.records if one.name == forks.__name__]
+    assert "could not branch, nor will the next ones: threads run in it" in record.getMessage()
 
 
 def test_a_failed_branch_begins_again_alone_and_a_failed_root_as_it_was() -> None:
