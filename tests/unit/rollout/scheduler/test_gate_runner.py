@@ -524,10 +524,13 @@ def test_an_engine_that_does_not_let_go_is_named() -> None:
     run(main())
 
 
-def test_a_wrong_configuration_stops_the_run() -> None:
+@pytest.mark.parametrize("error", [ConfigError("wrong"), GeneratorExit("wrong")])
+def test_what_is_no_failure_of_a_trajectory_stops_the_run(error: BaseException) -> None:
+    """Kills: a run that waits for a trajectory whose task has ended."""
+
     class Wrong(SimulatedEnv):
         async def step(self, action: Action) -> Step:
-            raise ConfigError("wrong")
+            raise error
 
     async def main() -> None:
         rig = Rig(
@@ -536,7 +539,7 @@ def test_a_wrong_configuration_stops_the_run() -> None:
             env=lambda world: Wrong(world, breaks_at=None, hangs=False),
         )
         async with rig.gate() as gate:
-            with pytest.raises(ConfigError, match="wrong"):
+            with pytest.raises(type(error), match="wrong"):
                 await gate.next_batch()
 
     run(main())
