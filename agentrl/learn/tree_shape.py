@@ -109,7 +109,7 @@ def _trees(samples: Sequence[TrainingSample]) -> tuple[int, ...]:
     """Number the trees by root, and by the first node that holds a sampled token."""
     # One that sampled nothing shares nothing: it counts by a number that no node has.
     firsts = [
-        int(said[0]) if len(said := s.spans["node"][s.spans["sampled"]]) else -1 - index
+        int(nodes[0]) if len(nodes := s.spans["node"][s.spans["sampled"]]) else -1 - index
         for index, s in enumerate(samples)
     ]
     # Samples of one root go by the first node of the first of them; so does who shares a node.
