@@ -43,19 +43,22 @@ def envs(
     as_json: JsonFlag = False,
 ) -> None:
     """List the families of environments, the environments of one, or what one is."""
-    from agentrl.registry import kinds, registry
+    from agentrl.registry import kinds, registry, spec
 
-    specs = [spec for spec in registry.values() if is_wanted(spec, name, search)]
+    if ":" in name:  # of a module, or of another package
+        specs = [spec(name)]
+    else:
+        specs = [one for one in registry.values() if is_wanted(one, name, search)]
     if name and not search and not specs:
         raise ConfigError(_describe_unknown(name, list(registry)))
     if as_json:
-        show_json([_spec_json(spec) for spec in specs])
+        show_json([_spec_json(one) for one in specs])
     elif not specs:
         show_text(f"none of the {len(registry)} environments matches {search!r}")
-    elif name in registry and not search:
-        show_text(describe(registry[name]))
+    elif ":" in name or (name in registry and not search):
+        show_text(describe(specs[0]))
     elif name or search:
-        show_table(("id", "what it is"), [(spec.id, spec.description) for spec in specs])
+        show_table(("id", "what it is"), [(one.id, one.description) for one in specs])
     else:
         _show_families(specs, list(kinds().values()))
     if not specs:

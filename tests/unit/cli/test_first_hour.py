@@ -363,3 +363,12 @@ def test_intervals_of_a_curve_end_where_rewards_do() -> None:
     assert (inside.low, inside.high) == (0.0, 1.0)
     ((_, beyond),) = reward_curve([(1, -2.0), (1, 3.0)])
     assert (beyond.low, beyond.high) == (-2.0, 3.0)
+
+
+def test_an_environment_of_another_package_is_described(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["agentrl", "envs", "gymnasium:FrozenLake-v1"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "env.kwargs.id  FrozenLake-v1" in capsys.readouterr().out
