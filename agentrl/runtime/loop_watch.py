@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import math
+import os
 import signal
 import sys
 import threading
@@ -24,6 +26,8 @@ _STOPPING = (
     "Ctrl-C twice more does not wait for it, and what is on disk stays good"
 )
 
+_STOPS = (signal.SIGINT, signal.SIGTERM)
+
 _log = logging.getLogger(__name__)
 
 
@@ -33,21 +37,49 @@ def watch_loop(limit_s: float = LIMIT_S) -> Generator[None]:
 
     Deadlines and cancellations are the loop's to deliver, so none reaches a coroutine that blocks.
     Where the task of this block was cancelled by a first Ctrl-C in the main thread, there is a
-    second one for the line that blocks. A stop that takes its time is explained.
+    second one for the line that blocks. A stop that takes its time is explained. Where a line
+    blocks in code that is not Python's, which hears no signal, Ctrl-C and SIGTERM end the process.
     """
-    watch = _LoopWatch(limit_s)
-    thread = threading.Thread(target=watch.run, name="loop watch", daemon=True)
-    thread.start()
+    with _stop_signals() as signals:
+        watch = _LoopWatch(limit_s, signals)
+        thread = threading.Thread(target=watch.run, name="loop watch", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            watch.ended.set()
+            thread.join()  # it reads a pipe that is closed now
+
+
+@contextmanager
+def _stop_signals() -> Generator[int | None]:
+    """Yield a pipe that tells of signals as they come, whatever the main thread is at.
+
+    None where this is no main thread, or signals are told to somebody else.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield None
+        return
+    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     try:
-        yield
+        if before == -1:
+            yield reader
+        else:
+            signal.set_wakeup_fd(before)
+            yield None
     finally:
-        watch.ended.set()
+        if before == -1 and (now := signal.set_wakeup_fd(-1)) not in (-1, writer):
+            signal.set_wakeup_fd(now)
+        os.close(writer)
+        os.close(reader)
 
 
 class _LoopWatch:
-    def __init__(self, limit_s: float) -> None:
+    def __init__(self, limit_s: float, signals: int | None) -> None:
         self.ended = threading.Event()
         self._limit_s = limit_s
+        self._signals = signals
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
         self._thread_id = threading.get_ident()
@@ -56,6 +88,7 @@ class _LoopWatch:
     def run(self) -> None:
         """Look at the loop until the block ends."""
         before, stopping_beats = "", 0
+        stop_at_s, stop_signal = math.inf, 0
         while not self.ended.wait(self._limit_s / _BEATS):
             stopping_beats += self._is_stopping()
             if stopping_beats == _STOPPING_BEATS:
@@ -63,6 +96,11 @@ class _LoopWatch:
             place = self._find_place() if time.monotonic() - self._beat_s >= self._limit_s else ""
             if place and place == before:  # twice, for a process that was stopped goes on somewhere
                 self._tell(place)
+            if (number := self._read_stop()) and stop_at_s == math.inf:
+                stop_at_s, stop_signal = time.monotonic(), number
+            # By now the second Ctrl-C of `_tell` has had its time.
+            if place and time.monotonic() - max(stop_at_s, self._beat_s) >= 2 * self._limit_s:
+                _end_process(place, stop_signal)
             before = place
             try:
                 self._loop.call_soon_threadsafe(self._beat)
@@ -71,6 +109,16 @@ class _LoopWatch:
 
     def _is_stopping(self) -> bool:
         return self._task is not None and self._task.cancelling() > 0
+
+    def _read_stop(self) -> int:
+        """Return a signal that asked for a stop since the last look, else 0."""
+        if self._signals is None:
+            return 0
+        try:
+            numbers = os.read(self._signals, 4096)
+        except BlockingIOError:  # there is none
+            return 0
+        return next((number for number in numbers if number in _STOPS), 0)
 
     def _beat(self) -> None:
         self._beat_s = time.monotonic()
@@ -83,6 +131,17 @@ class _LoopWatch:
         _warn_of_block(place, self._limit_s)
         if self._is_stopping() and self._thread_id == threading.main_thread().ident:
             signal.pthread_kill(self._thread_id, signal.SIGINT)
+
+
+def _end_process(place: str, number: int) -> None:
+    """End the process: what blocks it does not return to Python, where signals are heard."""
+    _log.error(
+        "%s does not return, and hears no signal: the process ends now, by %s; what is on disk "
+        "stays good",
+        place,
+        signal.Signals(number).name,
+    )
+    os._exit(128 + number)
 
 
 @cache

@@ -2,7 +2,8 @@
 
 Mutants seen caught: frames outside of the loop looked at; a cancelled task looked at never, or one
 that is not cancelled interrupted, too; no beats; told more than once; a watch that goes on behind
-its block; a stop explained never, at every look, or where nothing is stopped.
+its block; a stop explained never, at every look, or where nothing is stopped; a process that ends
+before it was told to, or while its loop goes on.
 """
 
 import asyncio
@@ -112,3 +113,71 @@ def test_one_ctrl_c_ends_what_blocks_and_waits_for_what_does_not(
     assert ("blocks all episodes" in told) is blocks
     assert told.count("Ctrl-C twice more does not wait") == 1
     assert said == ("" if blocks else "finished\n")
+
+
+QUERY = "with recursive t(x) as (select 1 union all select x + 1 from t) select count(*) from t"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("wait", "hears"),
+    [("await asyncio.sleep(60)", True), ("await late()", True), (f"query({QUERY!r})", False)],
+)
+def test_a_stop_ends_what_blocks_in_code_that_hears_no_signal(
+    number: signal.Signals, wait: str, hears: bool, tmp_path: Path
+) -> None:
+    """Of SQLite, say: Python's handlers run once it returns, which it does not."""
+    program = tmp_path / "query.py"
+    program.write_text(
+        textwrap.dedent(f"""
+            import asyncio, signal, sqlite3, time
+            from agentrl.runtime.loop_watch import watch_loop
+
+            base = sqlite3.connect(":memory:")
+            signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+
+            def query(text):
+                base.execute(text).fetchone()
+
+            async def late():
+                try:
+                    await asyncio.sleep(60)
+                except asyncio.CancelledError:
+                    await asyncio.sleep(1.5)
+                    time.sleep(60)  # a second Ctrl-C ends this one
+
+            async def step():
+                try:
+                    {wait}
+                finally:
+                    print("left", flush=True)
+
+            async def main():
+                with watch_loop(limit_s=0.3):
+                    print("begun", flush=True)
+                    await step()
+
+            asyncio.run(main())
+        """)
+    )
+    running = subprocess.Popen(
+        [sys.executable, str(program)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    try:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "begun\n"
+        time.sleep(1.0)
+        assert running.poll() is None, "nobody has asked for a stop"
+        running.send_signal(number)
+        said, told = running.communicate(timeout=30)
+    finally:
+        running.kill()
+    wanted = f"query does not return, and hears no signal: the process ends now, by {number.name}"
+    assert (wanted in told) is not hears
+    assert (running.returncode == 128 + number) is not hears
+    assert (said == "left\n") is hears
