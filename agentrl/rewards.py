@@ -11,15 +11,9 @@ _ANSWER_TAG = re.compile(r"<(?P<closing>/)?answer>", re.IGNORECASE)
 _BRACE = re.compile(r"\\boxed\{|[{}]")
 
 
-def read_reference(task: Task) -> str:
-    """Return a task's answer as text without outer spaces.
-
-    Args:
-        task: Task that was played.
-
-    Raises:
-        ValueError: It has none, or an empty one: whoever says nothing would be paid.
-    """
+def _read_reference(task: Task) -> str:
+    """Return a task's answer as text without outer spaces; `ValueError` where there is none: who
+    says nothing would be paid."""
     reference = "" if task.answer is None else str(task.answer).strip()
     if not reference:
         raise ValueError(
@@ -43,7 +37,7 @@ def exact_answer(task: Task, messages: Sequence[Message]) -> float:
     Raises:
         ValueError: The task has no answer.
     """
-    ground_truth = read_reference(task)
+    ground_truth = _read_reference(task)
     return float(any(ground_truth == answer for answer in answers(messages)))
 
 
@@ -60,7 +54,7 @@ def contains_answer(task: Task, messages: Sequence[Message]) -> float:
     Raises:
         ValueError: The task has no answer.
     """
-    answer = read_reference(task)
+    answer = _read_reference(task)
     before = r"(?<![\w.+\-\u2212])(?<!\d,)" if answer[:1].isdigit() else r"(?<!\w)"
     after = r"(?!\w)(?![.,]\d)" if answer[-1:].isdigit() else r"(?!\w)"
     match = re.search(f"{before}{re.escape(answer)}{after}", last_text(messages))
@@ -78,7 +72,7 @@ def numeric_answer(tolerance: float = 1e-6) -> Callable[[Task, Sequence[Message]
     """
 
     def reward(task: Task, messages: Sequence[Message]) -> float:
-        ground_truth = float(read_reference(task).replace(",", ""))
+        ground_truth = float(_read_reference(task).replace(",", ""))
         for answer in answers(messages)[::-1]:
             if numbers := _NUMBER.findall(answer):
                 return float(abs(float(numbers[-1].replace(",", "")) - ground_truth) <= tolerance)
