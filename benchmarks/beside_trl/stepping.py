@@ -4,12 +4,13 @@ Imports nothing of either contender.
 """
 
 import os
-import resource
+import re
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from benchmarks.beside_trl.setup import StepRecord
@@ -54,7 +55,7 @@ class Stepping:
                 prompt_ids=self.prompt_ids,
                 rewards=self.rewards,
                 advantages=self.advantages,
-                peak_bytes=1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+                peak_bytes=read_peak_bytes(),
             )
             self.pipe.send(asdict(record))
         self._part_s = [0.0, 0.0]
@@ -63,6 +64,16 @@ class Stepping:
         except EOFError:
             os._exit(0)  # enough was measured, and nobody wants what was trained
         self._began = _now_s()
+
+
+def read_peak_bytes() -> int:
+    """Return the most memory that this program had resident.
+
+    Not `ru_maxrss`: who starts a program hands its own peak on to it.
+    """
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    (kibibytes,) = re.findall(r"^VmHWM:\s+(\d+) kB$", status, flags=re.MULTILINE)
+    return 1024 * int(kibibytes)
 
 
 def _now_s() -> tuple[float, float]:
