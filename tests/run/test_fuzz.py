@@ -43,6 +43,7 @@ from agentrl.policy import GenerateRequest, Sampling
 from agentrl.rollout.episode import EpisodeLimits
 from agentrl.rollout.runner import RolloutRunner
 from agentrl.rollout.scheduler.policy import SchedulerPolicy
+from agentrl.runtime.chat_choice import read_choice
 from agentrl.store.codec import pack, unpack
 from agentrl.store.reader import StoreReader
 from agentrl.store.writer import StoreWriter
@@ -117,7 +118,9 @@ class WaysIn:
             {"id": "c", "function": {"name": name, "arguments": fuzzer.arguments()}}
             for name in fuzzer.random.choices(("look", "size", "", "f" * 300), k=2)
         ]
-        tokens = turn_bytes({"content": fuzzer.random.choice(PIECES), "tool_calls": calls})
+        message = {"content": fuzzer.random.choice(PIECES), "tool_calls": calls}
+        answer = {"choices": [{"message": message, "finish_reason": "tool_calls"}]}
+        tokens = turn_bytes(read_choice(answer, of="the endpoint"))
         action = EndpointChat().parse(tokens)
         await self._recorded(action, await self._answers(action))
         conversation(tokens)
