@@ -186,9 +186,7 @@ class PooledEnv(ABC, Generic[E, K, P, S]):
         task = choose_task(self, seed=seed, options=options)
         sample = int(options.get("sample", 0))
         tools_seed = derive(self.name, seed, task.id, sample)
-        context = ToolContext(
-            task_id=task.id, sample=sample, seed=tools_seed, data=task.data
-        )
+        context = ToolContext(task_id=task.id, sample=sample, seed=tools_seed, data=task.data)
         episode = await self._begin(task, context)
         try:
             content = await self._opening(episode)
