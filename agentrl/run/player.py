@@ -1,6 +1,7 @@
 """Players without a model on held-out tasks: gold, random, and scripted agents of one's own."""
 
 import asyncio
+import inspect
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -10,7 +11,6 @@ from typing import Any
 
 from agentrl.authoring.env_contract import close_env
 from agentrl.authoring.gold import Act, gold_action, play
-from agentrl.authoring.tool_env import count_required_parameters
 from agentrl.config.run import RolloutSection, RunConfig
 from agentrl.env import Action, Env, GoldPlayer, Observation, ToolSchema, call, say
 from agentrl.errors import ConfigError, EnvError, RolloutError, blame, first_error
@@ -51,11 +51,13 @@ def find_player(name: str, *, seed: int) -> Player:
     if ":" not in name:
         raise ConfigError(f"--player is {name!r}, expected gold, random or module:function")
     function = import_callable(name)
-    if (count := count_required_parameters(function)) != 2:
+    try:
+        inspect.signature(function).bind((), ())
+    except TypeError as error:
         raise ConfigError(
-            f"--player {name} takes {count} arguments, but a player is called with two: the "
-            "messages so far, and the schemas of the tools"
-        )
+            f"--player {name}: {error}; a player is called with two arguments, the messages so far "
+            "and the schemas of the tools"
+        ) from error
     return _make_scripted_player(name, function)
 
 

@@ -51,7 +51,7 @@ def read_choice(answer: Any, *, of: object) -> ChatChoice:
             f"{of} withheld a turn (finish_reason content_filter), which is not an answer of the "
             "model; disable the filter on the server, or remove the task"
         )
-    if finish not in ENDS | CUTS:
+    if not isinstance(finish, str) or finish not in ENDS | CUTS:
         raise EngineError(
             f"{of} broke off a message: its finish_reason is {finish!r:.100}, which is neither an "
             "end by the model (stop, tool_calls) nor a limit of tokens (length)"

@@ -60,7 +60,9 @@ def _stop_signals() -> Generator[int | None]:
     if threading.current_thread() is not threading.main_thread():
         yield None
         return
-    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    os.set_blocking(writer, False)
     before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     try:
         if before == -1:

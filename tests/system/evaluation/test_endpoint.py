@@ -259,7 +259,7 @@ async def test_what_will_not_pass_is_told(
             await asks.generate(request())
 
 
-@pytest.mark.parametrize("finish", ["error", "abort", None, "insufficient_system_resource", 5])
+@pytest.mark.parametrize("finish", ["error", "abort", None, "insufficient_system_resource", 5, {}])
 @pytest.mark.parametrize("content", ["4", ""])
 async def test_what_something_else_broke_off_is_no_answer(finish: Any, content: str) -> None:
     """Kills: half a message scored, or trained on as a verdict."""

@@ -14,6 +14,8 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -67,6 +69,25 @@ async def test_a_loop_that_others_block_blames_nobody_who_called_it(
     assert not caplog.records
 
 
+@contextmanager
+def begun(program: Path) -> Generator["subprocess.Popen[str]"]:
+    """Start a program that a Ctrl-C reaches, wait for its first line, and kill it at the end."""
+    running = subprocess.Popen(
+        [sys.executable, str(program)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    try:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "begun\n"
+        yield running
+    finally:
+        running.kill()
+
+
 @pytest.mark.parametrize("blocks", [True, False])
 def test_one_ctrl_c_ends_what_blocks_and_waits_for_what_does_not(
     blocks: bool, tmp_path: Path
@@ -94,21 +115,9 @@ def test_one_ctrl_c_ends_what_blocks_and_waits_for_what_does_not(
             asyncio.run(main())
         """)
     )
-    running = subprocess.Popen(
-        [sys.executable, str(program)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
-    try:
-        assert running.stdout is not None
-        assert running.stdout.readline() == "begun\n"
+    with begun(program) as running:
         running.send_signal(signal.SIGINT)
         said, told = running.communicate(timeout=30)
-    finally:
-        running.kill()
     assert "KeyboardInterrupt" in told
     assert ("blocks all episodes" in told) is blocks
     assert told.count("Ctrl-C twice more does not wait") == 1
@@ -160,23 +169,11 @@ def test_a_stop_ends_what_blocks_in_code_that_hears_no_signal(
             asyncio.run(main())
         """)
     )
-    running = subprocess.Popen(
-        [sys.executable, str(program)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
-    try:
-        assert running.stdout is not None
-        assert running.stdout.readline() == "begun\n"
+    with begun(program) as running:
         time.sleep(1.0)
         assert running.poll() is None, "nobody has asked for a stop"
         running.send_signal(number)
         said, told = running.communicate(timeout=30)
-    finally:
-        running.kill()
     wanted = f"query does not return, and hears no signal: the process ends now, by {number.name}"
     assert (wanted in told) is not hears
     assert (running.returncode == 128 + number) is not hears

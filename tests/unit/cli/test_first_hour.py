@@ -265,12 +265,17 @@ def one_argument(messages: object) -> str:
     return "5"
 
 
+def any_arguments(*seen: object) -> str:
+    return "5"
+
+
 def test_a_player_of_other_arguments_is_told_before_it_plays(tmp_path: Path) -> None:
     config = load_config(config_file(tmp_path), {"env.id": "test/Short-v0", "env.kwargs": {}})
     with pytest.raises(
-        ConfigError, match=r"one_argument takes 1 arguments, but a player is called"
+        ConfigError, match=r"one_argument: too many .*; a player is called with two"
     ):
         evaluate(config, player=f"{__name__}:one_argument")
+    assert evaluate(config, player=f"{__name__}:any_arguments").samples
 
 
 def test_what_no_trajectory_can_be_blamed_for_ends_the_evaluation(tmp_path: Path) -> None:
