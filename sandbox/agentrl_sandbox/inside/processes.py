@@ -16,6 +16,7 @@ EVERYBODY = -1
 """To the first process of a namespace: all others in it."""
 KILL_S = 5.0
 """Deadline for the kernel to end a killed process."""
+_THREAD_POLL_S = 0.001
 
 
 def parents() -> dict[int, int]:
@@ -62,6 +63,17 @@ def count_threads(pid: int) -> int:
         return len(os.listdir(f"/proc/{pid}/task"))
     except (FileNotFoundError, ProcessLookupError):
         return 0
+
+
+def count_lasting_threads(pid: int, *, within_s: float) -> int:
+    """Return the number of threads of a process once all but one ended or `within_s` passed.
+
+    A thread that Python has joined is still listed until the kernel has ended it.
+    """
+    deadline_s = time.monotonic() + within_s
+    while (count := count_threads(pid)) > 1 and time.monotonic() < deadline_s:
+        time.sleep(_THREAD_POLL_S)
+    return count
 
 
 def read_userns(pid: int) -> int:

@@ -56,7 +56,7 @@ FORKS_MAX = 256
 """Live forks of one session; the kernel's hard limit on processes leaves room for as many."""
 _WATCH_S = 0.05
 _LAST_BREATH_S = 0.2
-"""A process that exits closes its channel a moment before it is gone."""
+"""A process that exits closes its channel, and a thread is joined, a moment before it is gone."""
 _EVENT = -1
 """The number of a message that answers no request."""
 
@@ -416,7 +416,10 @@ class SessionInit:
             raise InterpreterStartError(
                 f"this session has {count} live copies, and the maximum is {FORKS_MAX}"
             )
-        if session.life is not None and (count := processes.count_threads(session.life.pid)) > 1:
+        if session.life is None:
+            return
+        count = processes.count_lasting_threads(session.life.pid, within_s=_LAST_BREATH_S)
+        if count > 1:
             raise InterpreterStartError(
                 f"the interpreter has {count} threads, but a copy would have only one of them; let "
                 "the others end first"

@@ -138,6 +138,15 @@ async def test_a_session_with_threads_is_not_forked(pool: ForkServerPool) -> Non
 
 
 @both
+async def test_a_fork_waits_for_a_thread_that_is_ending(pool: ForkServerPool) -> None:
+    """Kills: a count of threads taken once (a joined one is listed for a moment)."""
+    session = await pool.open()
+    await session.exec("import _thread, time; _thread.start_new_thread(time.sleep, (0.05,))")
+    copy = await session.fork()
+    assert (await copy.exec("1 + 1")).value == "2"
+
+
+@both
 async def test_directory_and_working_directory_are_copied(
     how: SandboxSettings, pool: ForkServerPool
 ) -> None:
