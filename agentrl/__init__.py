@@ -26,6 +26,7 @@ try:
     from agentrl.tool import ToolContext, tool
 
     if TYPE_CHECKING:
+        from agentrl.cli.progress import show_progress
         from agentrl.run.evaluate import evaluate
         from agentrl.run.train import train
 except KeyboardInterrupt:
@@ -55,12 +56,17 @@ __all__ = [
     "rewards",
     "sample_pairs",
     "say",
+    "show_progress",
     "spec",
     "tool",
     "train",
 ]
 
-_LAZY = {"evaluate": "agentrl.run.evaluate", "train": "agentrl.run.train"}
+_LAZY = {
+    "evaluate": "agentrl.run.evaluate",
+    "show_progress": "agentrl.cli.progress",
+    "train": "agentrl.run.train",
+}
 
 
 def __getattr__(name: str) -> Any:

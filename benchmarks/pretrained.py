@@ -7,7 +7,8 @@ is meant for two cores that do nothing else. First `agentrl model get smollm2-13
 are evaluated every 4 steps.
 
 What is finished is kept in `--folder`; a further call resumes what was stopped and goes on with the
-rest. `--only reasoning wiki --seeds 0` runs a part. The tables of docs/results.md are printed last.
+rest. `--only reasoning "wiki, aepo" --seeds 0` runs a part; `--threads 1` where another runs beside
+it. The tables of docs/results.md are printed last.
 """
 
 import json
@@ -72,27 +73,27 @@ MIXED = ("reasoning", "program", "miniwob", "desktop")
 """Proofs with several families of tasks, which have a table of their own."""
 
 
-def train(name: str, seed: int, folder: Path, *, quick: bool) -> Path:
+def train(name: str, seed: int, folder: Path, *, changes: Mapping[str, str]) -> Path:
     """Train one proof with one seed, or go on with it, and return the folder of its run."""
     proof = PROOFS[name]
     run = folder / f"{name.replace(', ', '-')}-{seed}"
     if evaluation_file(run, "after").is_file():
         return run
     keys = {"run.folder": str(folder), "run.name": run.name, "run.seed": str(seed), **proof.keys}
-    keys |= QUICK if quick else {}
+    keys |= changes
     if name.startswith("wiki"):
-        keys |= {**MADE, "policy.path": str(warm_up(proof, seed, folder, quick=quick))}
+        keys |= {**MADE, "policy.path": str(warm_up(proof, seed, folder, changes=changes))}
     agentrl("train", keys, proof.file, "--resume" if run.exists() else "--no-resume")
     return run
 
 
-def warm_up(proof: Proof, seed: int, folder: Path, *, quick: bool) -> Path:
+def warm_up(proof: Proof, seed: int, folder: Path, *, changes: Mapping[str, str]) -> Path:
     """Return the warm-started policy that the methods of a seed begin with, made once."""
     name = f"{proof.config}-warm-{seed}"
     policy = folder / name / "policy"
     if not policy.is_dir():
         keys = {"run.folder": str(folder), "run.name": name, "run.seed": str(seed)}
-        agentrl("warmstart", keys | (QUICK if quick else {}), proof.file)
+        agentrl("warmstart", {**keys, **changes}, proof.file)
     return policy
 
 
@@ -158,12 +159,16 @@ def main() -> None:
     arguments.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     arguments.add_argument("--only", nargs="+", choices=sorted(PROOFS), default=list(PROOFS))
     arguments.add_argument("--folder", type=Path, default=Path("runs/pretrained"))
+    arguments.add_argument("--threads", type=int, help="of torch, in place of a config's own")
     chosen = arguments.parse_args()
     benchmark = Benchmark.from_arguments("pretrained", chosen)
+    changes = QUICK if chosen.quick else {}
+    if chosen.threads is not None:
+        changes = {**changes, "run.threads": str(chosen.threads)}
     runs: dict[tuple[str, int], Path] = {}
     for name in chosen.only:
         for seed in chosen.seeds[:1] if chosen.quick else chosen.seeds:
-            run = runs[name, seed] = train(name, seed, chosen.folder, quick=chosen.quick)
+            run = runs[name, seed] = train(name, seed, chosen.folder, changes=changes)
             for when in ("before", "after"):
                 found = read_evaluation(run, when)["pass@1"]["mean"]
                 benchmark.row(f"{name}, seed {seed}: {when}", found, unit="pass@1")

@@ -20,5 +20,6 @@ agentrl.register_tool_env(
     "demo/Times-v0", tools=[multiply], tasks=tasks, gold=gold, reward=agentrl.rewards.exact_answer
 )
 changes = {"env.id": "demo/Times-v0", "env.kwargs": {}, "run.name": "hello"}
-result = agentrl.train("quickstart", changes)
+with agentrl.show_progress() as progress:
+    result = agentrl.train("quickstart", changes, progress=progress)
 print(f"pass@1 {result.before['pass@1']:.2f} before, {result.after['pass@1']:.2f} after")

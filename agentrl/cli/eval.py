@@ -8,7 +8,7 @@ import typer
 from agentrl.cli.arguments import JsonFlag, Overrides
 from agentrl.cli.completion import complete_config_or_run
 from agentrl.cli.console import err, show_json, show_table, show_text
-from agentrl.cli.progress import watch
+from agentrl.cli.progress import show_progress
 from agentrl.errors import ConfigError
 from agentrl.runtime.extras import check_installed
 
@@ -77,7 +77,7 @@ def evaluate(
     elif not find_config_file(target).exists() and target.suffix not in {".yaml", ".yml"}:
         raise _no_target(target)
     config = load_config(target, overrides or ())
-    with watch() as progress:
+    with show_progress() as progress:
         progress.say(f"{config.env.id}, {config.evaluate.tasks} held-out tasks")
         from agentrl.evaluation.report import HEADINGS
         from agentrl.run import evaluate  # after the line: it takes seconds

@@ -35,8 +35,15 @@ FIRST_SIGN_S = 10.0
 
 
 @contextmanager
-def watch(stream: OutputStream = err) -> Generator[RunProgress]:
-    """Show progress on a stream, as bars if it is a terminal; what is open ends with the block."""
+def show_progress(stream: OutputStream = err) -> Generator[RunProgress]:
+    """Yield the `progress` of a `train` or an `evaluate`, shown on a stream until the block ends.
+
+    A terminal gets bars, a log or a notebook now and then a line. Two blocks at once cannot have
+    bars in one terminal.
+
+    Args:
+        stream: Standard output or error; by default the latter.
+    """
     if not stream.is_terminal:
         yield PlainProgress(lambda line: show_text(line, stream))
         return

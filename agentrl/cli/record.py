@@ -14,7 +14,7 @@ import typer
 
 from agentrl.cli.arguments import EnvId, EnvKwargs, check_writable, parse_env_kwargs
 from agentrl.cli.console import err, show_prompt, show_text
-from agentrl.cli.progress import watch
+from agentrl.cli.progress import show_progress
 from agentrl.runtime.threads import run_in_stoppable_thread
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ async def _record_gold(
     from agentrl.rollout.demonstrations import PlannedDemonstration, demonstrate
     from agentrl.runtime.scope import run_scope
 
-    with watch() as progress, progress.phase("record", total=len(tasks)) as bar:
+    with show_progress() as progress, progress.phase("record", total=len(tasks)) as bar:
         async with run_scope():
             episodes = await demonstrate(
                 make_env,

@@ -8,7 +8,7 @@ import typer
 
 from agentrl.cli.arguments import JsonFlag, Overrides
 from agentrl.cli.console import show_json, show_table, show_text
-from agentrl.cli.progress import watch
+from agentrl.cli.progress import show_progress
 
 if TYPE_CHECKING:
     from agentrl.evaluation.rescore import RescoreResult
@@ -50,7 +50,7 @@ def reverify(
     from agentrl.evaluation.report import HEADINGS
     from agentrl.run.reverify import reverify as score_again
 
-    with watch() as progress:
+    with show_progress() as progress:
         report = score_again(
             folder,
             overrides or (),

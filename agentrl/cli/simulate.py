@@ -9,7 +9,7 @@ import typer
 from agentrl.cli.arguments import JsonFlag, Overrides
 from agentrl.cli.completion import complete_config
 from agentrl.cli.console import err, show_json, show_table, show_text
-from agentrl.cli.progress import watch
+from agentrl.cli.progress import show_progress
 from agentrl.cli.trace import find_trace
 from agentrl.errors import ConfigError
 
@@ -199,7 +199,7 @@ def _search(setting: "StudySetting") -> "list[StudyResult]":
 
     grid = recommend.grid_around(setting)
     total = sum(1 for _ in recommend.settings(setting, grid))
-    with watch() as progress, progress.phase("search", total=total) as bar:
+    with show_progress() as progress, progress.phase("search", total=total) as bar:
         results = recommend.search(setting, grid, lambda: bar.advance(1))
     return [recommend.recommend(results, mode) for mode in ("partial", "async")]
 

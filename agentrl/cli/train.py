@@ -11,7 +11,7 @@ import typer
 
 from agentrl.cli.arguments import ConfigFile, JsonFlag, Overrides
 from agentrl.cli.console import err, show_json, show_table, show_text
-from agentrl.cli.progress import watch
+from agentrl.cli.progress import show_progress
 from agentrl.runtime.extras import check_installed
 from agentrl.runtime.torchrun import TorchrunLaunch
 
@@ -54,7 +54,7 @@ def train(
         return
     config = load_config(config_file, overrides or ())
     folder = config.run.folder / config.run.name
-    with tell_resume("train", config_file, overrides or (), folder), watch() as progress:
+    with tell_resume("train", config_file, overrides or (), folder), show_progress() as progress:
         progress.say(f"{config.env.id}, {config.run.steps} steps, in {folder}")
         check_training(config, say=lambda _: None)  # `train` does so too, seconds later
         from agentrl.run import train

@@ -6,7 +6,7 @@ import typer
 
 from agentrl.cli.arguments import ConfigFile, Overrides
 from agentrl.cli.console import show_text
-from agentrl.cli.progress import watch
+from agentrl.cli.progress import show_progress
 from agentrl.cli.train import tell_resume
 from agentrl.runtime.extras import check_installed
 
@@ -30,6 +30,6 @@ def warmstart(
 
     config = load_config(config_file, overrides or ())
     place = config.run.folder / config.run.name
-    with tell_resume("warmstart", config_file, overrides or (), place), watch() as progress:
+    with tell_resume("warmstart", config_file, overrides or (), place), show_progress() as progress:
         folder = train.warmstart(config, resume=resume, progress=progress)
     show_text(f"the policy is in {folder}; train from it with policy.path={folder}")

@@ -53,7 +53,8 @@ def evaluate(
         config: A YAML file, or a config that was loaded already.
         overrides: Values by dotted key, laid over the config.
         checkpoint: Folder of a policy or of a checkpoint.
-        progress: Object that is told of phases and tasks; None shows nothing.
+        progress: Object that is told of phases and tasks, such as that of `show_progress`; None
+            shows nothing.
         out: Folder in which every trajectory is kept as it ends.
         resume: Play only what is missing in `out`, those that broke among it.
         endpoint: Server of somebody else's that answers as the policy; the policies of the config

@@ -130,7 +130,8 @@ def train(
         config: A YAML file, or a config that was loaded already; docs/configuration.md has every
             key.
         overrides: Values by dotted key, laid over the config, such as `{"run.steps": 200}`.
-        progress: Object that is told of phases and steps; None shows nothing.
+        progress: Object that is told of phases and steps, such as that of `show_progress`; None
+            shows nothing.
         resume: Go on from the newest checkpoint in the run's folder, with every turn that was
             played since.
         cut_damaged: Give up what lies behind damage in the store of a run that is resumed.

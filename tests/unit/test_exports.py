@@ -29,6 +29,7 @@ PUBLIC = [
     "rewards",
     "sample_pairs",
     "say",
+    "show_progress",
     "spec",
     "tool",
     "train",

@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from agentrl.cli.console import OutputStream
-from agentrl.cli.progress import PlainProgress, RichProgress, format_figures, watch
+from agentrl.cli.progress import PlainProgress, RichProgress, format_figures, show_progress
 
 
 class Clock:
@@ -135,7 +135,7 @@ def test_a_phase_of_nothing() -> None:
 
 def test_a_log_gets_plain_text() -> None:
     file = io.StringIO()
-    with watch(OutputStream(lambda: file)) as progress:
+    with show_progress(OutputStream(lambda: file)) as progress:
         assert isinstance(progress, PlainProgress)
         progress.say("[red]as it is[/red]")
     assert file.getvalue() == "[red]as it is[/red]\n"
@@ -144,7 +144,7 @@ def test_a_log_gets_plain_text() -> None:
 def test_a_terminal_gets_bars(monkeypatch: pytest.MonkeyPatch) -> None:
     file = Terminal()
     monkeypatch.setenv("COLUMNS", "120")
-    with watch(OutputStream(lambda: file)) as progress:
+    with show_progress(OutputStream(lambda: file)) as progress:
         assert isinstance(progress, RichProgress)
         with (
             progress.phase("train", total=4) as phase,
