@@ -217,9 +217,10 @@ class HttpEndpointClient:
         try:
             return read_json(answer, limits)
         except JsonLimitError as error:
-            raise EngineError(
-                f"{self._endpoint} answered {self._show(answer)!r}, which cannot be parsed: {error}"
-            ) from error
+            why = f"which cannot be parsed: {error}"
+            if answer.lstrip().startswith(b"<"):
+                why = "a page and no JSON; check the address, which for most APIs ends in /v1"
+            raise EngineError(f"{self._endpoint} answered {self._show(answer)!r}, {why}") from error
 
     async def ask_chat(self, body: Mapping[str, Any], *, limits: JsonLimits = ANSWER_LIMITS) -> Any:
         """Return the JSON of a chat completion; raises as `ask` does.

@@ -208,11 +208,8 @@ async def test_an_endpoint_that_goes_on_failing_is_told_now_and_then(
         (httpx.Response(400, text="too long"), EngineError, "400 too long"),
         (httpx.Response(401, text="who?"), ConfigError, "the key is wrong.*OPENAI_API_KEY"),
         (httpx.Response(404, text="no m"), ConfigError, "the address or the model is wrong"),
-        (
-            httpx.Response(200, text="<html>"),
-            EngineError,
-            ".<html>., which cannot be parsed: broken JSON",
-        ),
+        (httpx.Response(200, text=" <html>"), EngineError, ".<html>., a page and no JSON.*/v1"),
+        (httpx.Response(200, text="hm"), EngineError, ".hm., which cannot be parsed: broken JSON"),
         (httpx.Response(200, json={"choices": []}), EngineError, "no message"),
         (httpx.Response(200, json=[]), EngineError, "no message"),
         (said({"content": 5}), EngineError, "no message"),
