@@ -148,10 +148,12 @@ class Benchmark:
         unit: str,
         peer: str | None = None,
         goal: float | None = None,
+        better: Better = "higher",
     ) -> Row:
         """State the median of one figure of several runs that time themselves."""
         self._spread(metric, values, [])
-        return self.row(metric, statistics.median(values), unit=unit, peer=peer, goal=goal)
+        value = statistics.median(values)
+        return self.row(metric, value, unit=unit, peer=peer, goal=goal, better=better)
 
     def rate(
         self,

@@ -6,7 +6,7 @@ places that eight lines have. The policy has 4.2 M parameters, float32, one thre
 
 - *step*: forward and backward passes over one group, in CPU seconds: as a tree of a quarter of
   `--longest` tokens a trajectory (16,384), a half and all of them, and of a half padded (a row per
-  trajectory, as TRL lays them out) and packed, too. One run each, in a process of its own.
+  trajectory, as TRL lays them out) and packed, too. Each in a process of its own, by turns.
 - *of the least*: that time over what the arithmetic alone takes: each distinct token once through
   all products forward and back, the head where a token is predicted, and attention to every token
   before it, at the speed of one large matrix product that is timed in the same process just before.
@@ -15,8 +15,10 @@ places that eight lines have. The policy has 4.2 M parameters, float32, one thre
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from statistics import median
 
 import numpy as np
@@ -101,41 +103,79 @@ def planning(count: int, tokens: int) -> Run:
     return lambda: float(len(layout.plan(sequences)))
 
 
-def time_step(layout: LayoutName, tokens: int) -> tuple[Measurement, float]:
-    """Return a step in a process of its own, whose work is the memory it adds in MB, and the CPU
-    seconds that its arithmetic takes at the least."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedStep:
+    """A step, and the least that it could take."""
+
+    ran: Measurement
+    """Its work is the memory that it added, in MB."""
+    least_s: float
+    """CPU seconds of its arithmetic alone."""
+
+    @property
+    def times_least(self) -> float:
+        """Return its CPU time over the least."""
+        return self.ran.cpu_s / self.least_s
+
+
+def time_step(layout: LayoutName, tokens: int) -> TimedStep:
+    """Return a step that was taken in a process of its own."""
     least_s = count_operations(SMALL, grow_group(tokens)) / time_product()
     set_up = partial(peak, SMALL, partial(grow_group, tokens), layout, PASS_TOKENS)
-    return measure(Contender(set_up=set_up, own_process=True, timeout_s=STEP_S)), least_s
+    ran = measure(Contender(set_up=set_up, own_process=True, timeout_s=STEP_S))
+    return TimedStep(ran=ran, least_s=least_s)
 
 
-def state_step(
-    bench: Benchmark, layout: LayoutName, tokens: int, *, padded_s: float | None = None
-) -> Measurement:
-    """State what a step takes, beside the least and beside padded rows, and return it."""
-    ran, least_s = time_step(layout, tokens)
-    title = f"{tokens} tokens, {layout}"
-    bench.runs[title] = [ran]
-    bench.row(f"{title}, a step", ran.cpu_s, unit="CPU-s", better="lower")
-    goal = GOAL if layout == "tree" else None
-    bench.row(f"{title}, of the least", ran.cpu_s / least_s, unit="x", goal=goal, better="lower")
-    bench.row(f"{title}, memory", ran.work, unit="MB", better="lower")
-    if padded_s is not None:
-        bench.row(f"{title}, speed", padded_s / ran.cpu_s, unit="x", peer="padded rows")
-    return ran
+def take_steps(
+    bench: Benchmark, lengths: Sequence[int]
+) -> Mapping[tuple[LayoutName, int], Sequence[TimedStep]]:
+    """Take a step of trees at every length, and of other layouts at the middle one, each round."""
+    middle = lengths[1]
+    steps: dict[tuple[LayoutName, int], list[TimedStep]] = {
+        ("padded", middle): [],
+        ("packed", middle): [],
+    }
+    steps |= {("tree", tokens): [] for tokens in lengths}
+    for number in range(bench.rounds):
+        for layout, tokens in steps:
+            step = time_step(layout, tokens)
+            steps[layout, tokens].append(step)
+            bench.console.print(
+                f"round {number + 1}/{bench.rounds}  {tokens} tokens, {layout}: "
+                f"{step.ran.cpu_s:.1f} CPU s, {step.times_least:.2f} of the least",
+                highlight=False,
+            )
+    return steps
 
 
 def state_steps(bench: Benchmark, lengths: Sequence[int]) -> None:
-    """State what a step takes: of trees at every length, and of other layouts at the middle one."""
-    padded_s = state_step(bench, "padded", lengths[1]).cpu_s
-    state_step(bench, "packed", lengths[1], padded_s=padded_s)
-    added: list[float] = []
-    for tokens in lengths:
-        beside = padded_s if tokens == lengths[1] else None
-        added.append(state_step(bench, "tree", tokens, padded_s=beside).work)
-    for tokens, less, more in zip(lengths, added, added[1:], strict=False):
-        title = f"twice {tokens} tokens, memory of a tree"
-        bench.row(title, more / less, unit="x", goal=GROWTH_GOAL, better="lower")
+    """State what a step takes, beside the least and beside padded rows, and how memory grows."""
+    steps = take_steps(bench, lengths)
+    padded = [step.ran.cpu_s for step in steps["padded", lengths[1]]]
+    for (layout, tokens), own in steps.items():
+        title = f"{tokens} tokens, {layout}"
+        bench.runs[title] = [step.ran for step in own]
+        seconds = [step.ran.cpu_s for step in own]
+        bench.middle(f"{title}, a step", seconds, unit="CPU-s", better="lower")
+        bench.middle(
+            f"{title}, of the least",
+            [step.times_least for step in own],
+            unit="x",
+            goal=GOAL if layout == "tree" else None,
+            better="lower",
+        )
+        memory = [step.ran.work for step in own]
+        bench.middle(f"{title}, memory", memory, unit="MB", better="lower")
+        if layout != "padded" and tokens == lengths[1]:
+            speeds = [theirs / ours for theirs, ours in zip(padded, seconds, strict=True)]
+            bench.middle(f"{title}, speed", speeds, unit="x", peer="padded rows")
+    for less, more in pairwise(lengths):
+        growth = [
+            large.ran.work / small.ran.work
+            for small, large in zip(steps["tree", less], steps["tree", more], strict=True)
+        ]
+        title = f"twice {less} tokens, memory of a tree"
+        bench.middle(title, growth, unit="x", goal=GROWTH_GOAL, better="lower")
 
 
 def main() -> None:
