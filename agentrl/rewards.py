@@ -3,11 +3,13 @@
 import re
 from collections.abc import Callable, Sequence
 
+from agentrl.chat.thinking import CLOSES
 from agentrl.message import Message
 from agentrl.task import Task
 
 _NUMBER = re.compile(r"[-+]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?")
 _ANSWER_TAG = re.compile(r"<(?P<closing>/)?answer>", re.IGNORECASE)
+_LABEL = re.compile(r"\banswer\s*:", re.IGNORECASE)
 _BRACE = re.compile(r"\\boxed\{|[{}]")
 
 
@@ -26,9 +28,9 @@ def _read_reference(task: Task) -> str:
 def exact_answer(task: Task, messages: Sequence[Message]) -> float:
     """Return 1.0 if the final answer is `task.answer`, compared as text without outer spaces.
 
-    The final answer is the last assistant message, or what it marks as the answer: the last
-    `<answer>...</answer>`, the last `\\boxed{...}`, or what follows the last `Answer:`. Every other
-    answer, and none, is 0.0.
+    The final answer is the last assistant message without its thoughts, or what that marks as the
+    answer: the last `<answer>...</answer>`, else the last `\\boxed{...}`, else what follows the
+    last `Answer:`. Every other answer, and none, is 0.0.
 
     Args:
         task: Task that was played; its `answer` is read as text.
@@ -44,8 +46,8 @@ def exact_answer(task: Task, messages: Sequence[Message]) -> float:
 def contains_answer(task: Task, messages: Sequence[Message]) -> float:
     """Return 1.0 if the last assistant message has `task.answer` in it as a whole word, else 0.0.
 
-    A number is no part of another one: 42 is not in `-42`, `42.5` or `1,420`. A message that lists
-    many words is paid too, so prefer `exact_answer` for training.
+    Thoughts do not count. A number is no part of another one: 42 is not in `-42`, `42.5` or
+    `1,420`. A message that lists many words is paid too, so prefer `exact_answer` for training.
 
     Args:
         task: Task that was played; its `answer` is read as text, and case counts.
@@ -57,7 +59,7 @@ def contains_answer(task: Task, messages: Sequence[Message]) -> float:
     answer = _read_reference(task)
     before = r"(?<![\w.+\-\u2212])(?<!\d,)" if answer[:1].isdigit() else r"(?<!\w)"
     after = r"(?!\w)(?![.,]\d)" if answer[-1:].isdigit() else r"(?!\w)"
-    match = re.search(f"{before}{re.escape(answer)}{after}", last_text(messages))
+    match = re.search(f"{before}{re.escape(answer)}{after}", drop_thoughts(last_text(messages)))
     return float(match is not None)
 
 
@@ -94,17 +96,40 @@ def last_text(messages: Sequence[Message]) -> str:
 
 
 def answers(messages: Sequence[Message]) -> tuple[str, ...]:
-    """Return the candidates for the final answer: the whole last text, then what it marks.
+    """Return the candidates for the final answer: the last text without thoughts, then its mark.
 
     Args:
         messages: The whole conversation.
     """
-    text = last_text(messages)
-    marked = [
-        *(answer for answer in (tagged_answer(text), boxed_answer(text)) if answer is not None),
-        *re.split(r"answer\s*:", text, flags=re.IGNORECASE)[1:][-1:],
-    ]
-    return tuple(answer.strip() for answer in (text, *marked))
+    text = drop_thoughts(last_text(messages))
+    marked = marked_answer(text)
+    return (text.strip(),) if marked is None else (text.strip(), marked)
+
+
+def drop_thoughts(text: str) -> str:
+    """Return what a text says behind its last thinking block; all of it without one.
+
+    Args:
+        text: Text of a model, with blocks such as `<think>...</think>`.
+    """
+    ends = (text.rfind(close) + len(close) for close in CLOSES if close in text)
+    return text[max(ends, default=0) :]
+
+
+def marked_answer(text: str) -> str | None:
+    """Return the answer that a text marks as final; None where it marks none.
+
+    The last `<answer>...</answer>`, else the last `\\boxed{...}`, else what follows the last
+    `Answer:`, without outer spaces.
+
+    Args:
+        text: Text of any length.
+    """
+    for marked in (tagged_answer(text), boxed_answer(text)):
+        if marked is not None:
+            return marked.strip()
+    labelled = _LABEL.split(text)
+    return labelled[-1].strip() if len(labelled) > 1 else None
 
 
 def tagged_answer(text: str) -> str | None:

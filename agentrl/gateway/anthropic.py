@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from agentrl.env import CallRule, ToolSchema
@@ -181,7 +182,11 @@ def _messages(told: Body) -> Iterator[Message]:
 def _tool_result(block: Body) -> Message:
     answered = field(block, "tool_use_id", str, of="a tool's result")
     content = content_of(block.get("content"), _part, of="a tool's result")
-    return Message("tool", content, tool_call_id=answered)
+    message = Message("tool", content, tool_call_id=answered)
+    if block.get("is_error") is True and not message.text.casefold().startswith("error"):
+        parts = [content] if isinstance(content, str) else content
+        return replace(message, content=join_parts(["Error: ", *parts]))
+    return message
 
 
 def _part(block: Body) -> str | Image:

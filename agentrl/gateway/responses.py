@@ -1,6 +1,7 @@
 """OpenAI's responses: `POST /v1/responses`."""
 
 import json
+import re
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -30,6 +31,7 @@ from agentrl.gateway.dialect import (
 from agentrl.gateway.images import from_url
 from agentrl.message import Content, Image, Message, ToolCall
 
+_ITEM_ID = re.compile(r"(?:msg|call)_(\d+)(?:_\d+)?")
 _ROLES = ("system", "developer", "user", "assistant")
 _HEARD = frozenset(
     {
@@ -197,7 +199,11 @@ def _output(answer: GatewayAnswer) -> list[dict[str, Any]]:
 def _messages(told: Any) -> list[Message]:
     """Return the messages of a list of items; the parts of one turn are items of their own."""
     messages: list[Message] = []
+    last_turn = ""
     for item in items(told, of="'input'"):
+        turn = _find_turn(item)
+        is_next_turn = bool(turn and last_turn and turn != last_turn)
+        last_turn = turn
         match item.get("type", "message"):
             case "message":
                 messages.append(Message(role_of(item, *_ROLES), _content(item.get("content"))))
@@ -205,6 +211,7 @@ def _messages(told: Any) -> list[Message]:
                 _add_call(
                     messages,
                     tool_call(item.get("call_id"), item.get("name"), item.get("arguments")),
+                    is_next_turn=is_next_turn,
                 )
             case "function_call_output":
                 answered = field(item, "call_id", str, of="a function's output")
@@ -221,13 +228,21 @@ def _messages(told: Any) -> list[Message]:
     return messages
 
 
-def _add_call(found: list[Message], call: ToolCall) -> None:
-    last = found[-1] if found else None
-    if last is not None and last.role == "assistant":
+def _find_turn(item: Body) -> str:
+    """Return the id of the answer that an item is a part of, as `_output` wrote it; empty for an
+    item of the program's, and for one whose id it has removed."""
+    match = _ITEM_ID.fullmatch(str(item.get("call_id") or item.get("id")))
+    return "" if match is None else match[1]
+
+
+def _add_call(messages: list[Message], call: ToolCall, *, is_next_turn: bool) -> None:
+    """Add a call to the turn that the last item was a part of, or to one of its own."""
+    last = messages[-1] if messages else None
+    if last is not None and last.role == "assistant" and not is_next_turn:
         calls = (*last.tool_calls, call)
-        found[-1] = Message("assistant", last.content, tool_calls=calls)
+        messages[-1] = Message("assistant", last.content, tool_calls=calls)
     else:
-        found.append(Message("assistant", "", tool_calls=(call,)))
+        messages.append(Message("assistant", "", tool_calls=(call,)))
 
 
 def _content(told: Any) -> Content:

@@ -189,7 +189,7 @@ class GatewaySession:
 
     def _read_before(self, id: str) -> Iterable[tuple[MessageKeys, Message]]:
         """Return the conversation that an answer ended, without the instructions it began with."""
-        if not id.isdecimal() or int(id[:9]) >= self.turns:
+        if not id.isdecimal() or len(id) > len(str(self.turns)) or int(id) >= self.turns:
             raise BadRequest(
                 f"previous_response_id is resp_{id:.80}, which is not a response of this episode"
             )

@@ -20,7 +20,7 @@ from agentrl.errors import ConfigError, EnvError, ForkUnsupported, WordingError
 from agentrl.gym.wording.episode import GivenWords, GymEnv, WordedEnv
 from agentrl.gym.wording.parts import Part, WordingFault
 from agentrl.message import Image, Message
-from agentrl.rewards import answers
+from agentrl.rewards import answers, drop_thoughts
 from agentrl.runtime.imports import import_callable, import_named
 from agentrl.runtime.threads import CallThread, call_within, list_stuck_threads
 from agentrl.task import Split, Task
@@ -123,7 +123,7 @@ class GymnasiumTextEnv:
         if action.tool_calls or action.malformed:
             refusal = await live.call(live.worded.refuse, "There are no tools here.")
             return refuse_action(action, refusal)
-        step = await live.call(live.worded.step, action.text, list_candidates(action))
+        step = await live.call(live.worded.step, *list_texts(action))
         if isinstance(step, str):
             return refuse_action(action, step)
         if step.terminated or step.truncated:
@@ -231,9 +231,10 @@ class _LiveEnv:
             self._worded.close()
 
 
-def list_candidates(action: Action) -> list[str]:
-    """Return the texts that may be an action; a marked answer goes before the whole text."""
-    return list(answers([action.message])[::-1])
+def list_texts(action: Action) -> tuple[str, list[str]]:
+    """Return a message without its thoughts, and the texts in it that may be an action: a marked
+    answer goes before the whole text."""
+    return drop_thoughts(action.text), list(answers([action.message])[::-1])
 
 
 def build_opening(task: Task, content: Sequence[str | Image]) -> Observation:

@@ -45,6 +45,27 @@ def test_exact_answer(text: str, score: float) -> None:
     assert exact_answer(task(42), said(text)) == score
 
 
+@pytest.mark.parametrize("answer", ["yes", "no", "maybe"])
+def test_marks_of_several_kinds_are_one_guess(answer: str) -> None:
+    """Kills: every mark of the text compared, which pays who hedges."""
+    text = r"<answer>yes</answer> \boxed{maybe} Answer: no"
+    assert exact_answer(task(answer), said(text)) == float(answer == "yes")
+    assert exact_answer(task(answer), said(text[text.index("\\") :])) == float(answer == "maybe")
+
+
+@pytest.mark.parametrize(
+    "thought",
+    ["<think>\n{}\n</think>\n\n", "[THINK]{}[/THINK]", "{}</think>", "<think></think>{}</think>"],
+)
+def test_thoughts_are_no_answer(thought: str) -> None:
+    """Kills: thoughts that are read, and a right answer behind one that is not paid."""
+    thought = thought.replace("{}", r"\boxed{42}? Answer: 42")
+    assert exact_answer(task("42"), said(f"{thought}41")) == 0.0
+    assert exact_answer(task("41"), said(f"{thought}41")) == 1.0
+    assert contains_answer(task("42"), said(f"{thought}41")) == 0.0
+    assert numeric_answer()(task("42"), said(f"{thought}none")) == 0.0
+
+
 def test_only_the_last_assistant_message_counts() -> None:
     assert exact_answer(task("42"), said("42", "41")) == 0.0
     assert exact_answer(task("42"), [Message("user", "42")]) == 0.0

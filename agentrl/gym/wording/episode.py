@@ -28,6 +28,7 @@ from agentrl.gym.wording.space_words import (
     find_names_fault,
     find_word_fault,
     fit_action,
+    is_text_space,
     read_action,
     state_words,
 )
@@ -129,7 +130,8 @@ class WordedEnv:
     def step(self, text: str, candidates: Sequence[str]) -> "WordedStep | str":
         """Do what a text says; return a refusal where it is no action, and no time passes.
 
-        `candidates` are the texts that may be the action, the likeliest first.
+        `candidates` are the texts that may be the action, the likeliest first; where any text is
+        an action, the last one, which is the whole text, goes before what it marks.
         """
         action = self._read(text, candidates)
         if isinstance(action, _Refusal):
@@ -188,7 +190,7 @@ class WordedEnv:
             if fitting is None:
                 return _Refusal(f"{refusal} {action!r:.200} is not in {space}.")
             return fitting
-        for candidate in candidates:
+        for candidate in candidates[::-1] if is_text_space(space) else candidates:
             action = read_action(space, self._names, candidate)
             if action is None:
                 continue

@@ -15,7 +15,7 @@ from agentrl.gym.text_env import (
     GymnasiumTextEnv,
     build_opening,
     build_step,
-    list_candidates,
+    list_texts,
     refuse_action,
 )
 from agentrl.gym.wording.episode import GivenWords
@@ -134,8 +134,8 @@ class HostedGymnasiumEnv(ForeignEnv):
         if action.tool_calls or action.malformed:
             params = {"why": "There are no tools here."}
             return refuse_action(action, await self._episode.ask("refuse", params))
-        params = {"text": action.text, "candidates": list_candidates(action)}
-        answer = await self._ask("step", params)
+        text, candidates = list_texts(action)
+        answer = await self._ask("step", {"text": text, "candidates": candidates})
         if "refusal" in answer:
             return refuse_action(action, answer["refusal"])
         terminated, truncated = bool(answer["terminated"]), bool(answer["truncated"])

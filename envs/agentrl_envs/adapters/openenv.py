@@ -84,7 +84,7 @@ class OpenEnvEnv(ForeignEnv):
                     f"Call exactly one tool at a time; the tools are {', '.join(names) or 'none'}."
                 )
             tool_field = {self._tool_key: first.name} if self._tool_key else {}
-            return {**tool_field, **first.arguments}
+            return {**first.arguments, **tool_field}
         if self._action_key:
             return {self._action_key: action.text}
         try:

@@ -66,8 +66,11 @@ class VerdictPool:
         except TimeoutError as error:
             raise VerifierError(f"{where} gave no verdict within {VERDICT_S:g} s") from error
         except EnvError as error:
-            reason = str(error).removeprefix(f"{self._kind}: score: ")
+            reason = self._read_reason(error)
             raise VerifierError(f"{where}: {_REASONS.get(reason, reason)}") from error
+
+    def _read_reason(self, error: EnvError) -> str:
+        return str(error).removeprefix(f"{self._kind}: score: ")
 
     async def close(self) -> None:
         """End every process. Idempotent; asked again, it starts anew."""
@@ -81,7 +84,7 @@ class VerdictPool:
                 score = await host.ask("score", params, timeout_s=VERDICT_S, session=worker)
             except EnvError as error:
                 # It ended while it was idle: no answer is to blame.
-                if f"there is no session {worker}" in str(error):
+                if self._read_reason(error) == f"there is no session {worker}":
                     continue
                 await host.kill(worker)
                 raise

@@ -7,13 +7,15 @@ from decimal import Decimal
 from typing import Any, cast
 
 from agentrl.message import Message
-from agentrl.rewards import boxed_answer, last_text, tagged_answer
+from agentrl.rewards import boxed_answer, drop_thoughts, last_text, tagged_answer
 from agentrl.task import Task
 
 _LABEL = re.compile(r"\banswer\s*:", re.IGNORECASE)
 _NUMBER = re.compile(
     r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?(?:(?<=\d)e[-+]?\d{1,4})?", re.ASCII
 )
+_POWER = re.compile(r"(?<=[\d)])[\u2070\u00b9\u00b2\u00b3\u2074-\u2079\u207a\u207b]+")
+"""Powers of numbers: 2\u2075 is not 25. That of a unit may be written either way."""
 _AROUND = " *`'\"$"
 """Marks around an answer that are none of it; a full stop at its end is none either."""
 _UNSEEN = dict.fromkeys(
@@ -28,10 +30,10 @@ DIGITS_MAX = 1_000
 def find_answer(text: str) -> str | None:
     """Return the answer that a text marks as final; None where it marks none.
 
-    What stands up to `</think>` never counts. The last `<answer>...</answer>`, else the last
+    Thoughts never count. The last `<answer>...</answer>`, else the last
     `\\boxed{...}`, else what follows the last `####`, else the last `Answer:`.
     """
-    text = text.rpartition("</think>")[2]
+    text = drop_thoughts(text)
     for marked in (tagged_answer(text), boxed_answer(text)):
         if marked is not None:
             return marked.strip()
@@ -44,7 +46,7 @@ def find_answer(text: str) -> str | None:
 def final_answer(text: str) -> str:
     """Return the answer that a text marks as final, else all of it that is no thought."""
     answer = find_answer(text)
-    return text.rpartition("</think>")[2].strip() if answer is None else answer
+    return drop_thoughts(text).strip() if answer is None else answer
 
 
 def reference_answers(answer: Any) -> tuple[str, ...]:
@@ -98,6 +100,7 @@ def strip_marks(text: str) -> str:
     """Return a text without case, doubled spaces, unseen characters and marks around it."""
     if not text.isascii():
         text = text.translate(_UNSEEN)
+        text = _POWER.sub(lambda power: f"^{power[0]}", text)
     text = unicodedata.normalize("NFKC", text).replace("\N{MINUS SIGN}", "-").casefold()
     return " ".join(text.split()).strip(_AROUND).rstrip(".").strip(_AROUND)
 

@@ -71,6 +71,11 @@ class RewardSum:
         self._parts = tuple(parts)
 
     @property
+    def labels(self) -> Sequence[str]:
+        """The names of its parts."""
+        return [part.label for part in self._parts]
+
+    @property
     def sees_tools(self) -> bool:
         """Whether one of them is handed the `ToolSet`."""
         return any(part.sees_tools for part in self._parts)

@@ -104,6 +104,11 @@ class TrlEnv:
                 f"{self._name} has no get_reward(), and there is no `reward`: nothing would be "
                 "paid; add one of them, such as reward: trl:module:function"
             )
+        if self._pays and self._name in self._rewards.labels:
+            raise ConfigError(
+                f"a reward is called {self._name!r}, as what get_reward() of {self._name} pays is; "
+                "give it a `label` of its own"
+            )
         if self._rewards.sees_tools:
             raise ConfigError(
                 "a reward function of three parameters reads the tools of a ToolEnv, which "

@@ -11,6 +11,7 @@ from agentrl.authoring.tool_schema import signature_of
 from agentrl.env import Action, Box, ForkStrategy, Info, Observation, Step, ToolSchema
 from agentrl.errors import EnvError, ToolError, blame
 from agentrl.message import Content, ToolCall
+from agentrl.rewards import drop_thoughts
 from agentrl.task import Task
 from agentrl.tool import ToolContext, ToolResult
 from agentrl_envs.gui.checked_desktop import CheckedDesktop
@@ -208,7 +209,7 @@ class GuiEnv(PooledEnv[_Episode, DesktopPack, DesktopPool, DesktopSettings]):
 
     async def _step(self, episode: _Episode, action: Action) -> Step:
         if not (action.tool_calls or action.malformed):
-            verdict = await self._judge(episode, action.text, failed=False)
+            verdict = await self._judge(episode, drop_thoughts(action.text), failed=False)
             return Observation(()), verdict.reward, True, False, dict(verdict.info)
         results = refuse_malformed(action)
         last: ToolCall | None = None

@@ -8,7 +8,7 @@ from agentrl.authoring.tool_env import ToolEnv
 from agentrl.env import Action, say
 from agentrl.errors import ConfigError
 from agentrl.message import Message
-from agentrl.rewards import last_text, tagged_answer
+from agentrl.rewards import drop_thoughts, last_text, tagged_answer
 from agentrl.task import Split, Task
 from agentrl_envs.reasoning.family import ReasoningFamily
 from agentrl_envs.reasoning.mixture import Difficulty, Families, mixture, names_of
@@ -183,8 +183,8 @@ def final_answer(text: str) -> str:
     """Return the answer a text gives, stripped of white space.
 
     The last `<answer>...</answer>` counts, else what follows the last `Answer:`, else all of it;
-    thoughts up to `</think>` never do.
+    thoughts never do.
     """
-    text = text.rpartition("</think>")[2]
+    text = drop_thoughts(text)
     tagged = tagged_answer(text)
     return (_LABELLED.split(text)[-1] if tagged is None else tagged).strip()

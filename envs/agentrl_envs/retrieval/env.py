@@ -32,7 +32,10 @@ Scoring = Literal["exact", "f1"]
 SCORINGS: tuple[Scoring, ...] = ("exact", "f1")
 
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
-_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_PUNCTUATION = re.compile(
+    rf"(?!(?<=\d)\.\d|(?<![\w.])[-.]\.?\d|(?<=\w)[+#])[{re.escape(string.punctuation)}]"
+)
+"""Not the point and the sign of a number, nor what tells C++ from C."""
 SYSTEM = (
     "Answer the question from the documents. Look for them with the tool `search`, read them with "
     "`open`, and find words in them with `find`; some questions take several documents, one after "
@@ -178,9 +181,13 @@ def _check_size(size: int | None) -> None:
 
 
 def normalise(text: str) -> str:
-    """Return a text as answers are compared."""
-    plain = text.casefold().translate(_NO_PUNCTUATION)
-    return " ".join(_ARTICLE.sub(" ", plain).split())
+    """Return a text as answers are compared: as SQuAD does, but numbers keep sign and point.
+
+    A text of nothing but articles, such as the answer A, is itself.
+    """
+    plain = _PUNCTUATION.sub("", text.casefold().replace("\N{MINUS SIGN}", "-"))
+    words = _ARTICLE.sub(" ", plain).split()
+    return " ".join(words or plain.split())
 
 
 def exact(answer: str, wanted: Sequence[str]) -> float:

@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 from agentrl.env import Action, BaseEnv, ForkStrategy, Observation, Step, say
 from agentrl.errors import ConfigError
 from agentrl.message import Content, Message
+from agentrl.rewards import drop_thoughts
 from agentrl.runtime.seeds import derive
 from agentrl.task import Split, Task, split_of
 from agentrl_envs.visual.screen import ButtonScreen, side_of
@@ -137,7 +138,7 @@ class SeeButtonEnv(BaseEnv):
         screen = ButtonScreen.from_plain(self._task_data["screen"])
         button = screen.buttons[self._task_data["wanted"]]
         self._seen += 1
-        place = _PLACE.match(action.text)
+        place = _PLACE.match(drop_thoughts(action.text))
         if place is not None:
             at = self._find_pixel(int(place[1]), int(place[2]))
             if button.holds(*at):

@@ -12,6 +12,7 @@ from agentrl.env import Action, ForkStrategy, Info, Observation, Step, ToolSchem
 from agentrl.errors import ConfigError, EnvError, ToolError, blame
 from agentrl.events.history import fingerprint
 from agentrl.message import Content, Message
+from agentrl.rewards import drop_thoughts
 from agentrl.task import Task
 from agentrl.tool import ToolContext, ToolResult
 from agentrl_envs.pooled import OVER, PooledEnv, PooledEpisode, PoolKind
@@ -162,7 +163,7 @@ class WebEnv(PooledEnv[_Episode, WebTaskPack, BrowserPool, BrowserSettings]):
 
     async def _step(self, episode: _Episode, action: Action) -> Step:
         if not (action.tool_calls or action.malformed):
-            verdict = await self._judge(episode, action.text)
+            verdict = await self._judge(episode, drop_thoughts(action.text))
             return Observation(()), verdict.reward, True, False, dict(verdict.info)
         results = refuse_malformed(action)
         reward, done, acted, info = 0.0, False, False, Info()

@@ -212,6 +212,23 @@ async def test_responses(place: GatewayAddress, chats: openai.AsyncOpenAI) -> No
     assert asked.messages == (*CONVERSATION[1:], own, told)
 
 
+async def test_a_call_after_a_text_of_the_turn_before_is_a_turn_of_its_own(
+    place: GatewayAddress, chats: openai.AsyncOpenAI
+) -> None:
+    """Kills: every call added to the text before it."""
+    flat: dict[str, Any] = {"type": "function", "strict": None, **FUNCTION}
+    said = [dict(item) for item in INPUT]
+    only_call = replace(BOTH, text="")
+    for action in (say("Let me see."), only_call):
+        asking = chats.responses.create(model="m", input=said, tools=[flat])  # pyright: ignore
+        answer, _ = await answered(place, asking, action)
+        said += [item.model_dump() for item in answer.output]
+    said.append({"type": "function_call_output", "call_id": said[-1]["call_id"], "output": "2"})
+    asking = chats.responses.create(model="m", input=said, tools=[flat])  # pyright: ignore
+    _, asked = await answered(place, asking, say("2"))
+    assert [message.text for message in asked.messages[-3:]] == ["Let me see.", "", "2"]
+
+
 async def test_responses_as_a_stream(place: GatewayAddress, chats: openai.AsyncOpenAI) -> None:
     async def listen() -> Any:
         async with chats.responses.stream(model="m", input="Hello") as stream:
@@ -255,6 +272,22 @@ BLOCKS: list[Any] = [
     {"role": "assistant", "content": "Two."},
     {"role": "user", "content": "Why?"},
 ]
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [("no file", "Error: no file"), ("Error: 2", "Error: 2"), (None, "Error: ")],
+)
+async def test_a_result_that_is_an_error_says_so(
+    place: GatewayAddress, messages: anthropic.AsyncAnthropic, content: Any, text: str
+) -> None:
+    """Kills: `is_error` dropped."""
+    result = {"type": "tool_result", "tool_use_id": "call_1", "is_error": True}
+    block = {**result, **({} if content is None else {"content": content})}
+    told = [*BLOCKS[:2], {"role": "user", "content": [block]}]
+    asking = messages.messages.create(model="m", max_tokens=9, messages=told)  # pyright: ignore
+    _, asked = await answered(place, asking, say("Hm."))
+    assert asked.messages[-1].text == text
 
 
 async def test_messages(place: GatewayAddress, messages: anthropic.AsyncAnthropic) -> None:
@@ -607,7 +640,9 @@ async def test_clients_see_refusals_as_their_own_errors(
         await messages.messages.create(model="m", max_tokens=1, messages=[])
     with pytest.raises(openai.BadRequestError, match="not a response of this episode"):
         await chats.responses.create(model="m", input="x", previous_response_id="resp_1")
-    assert len(place.desk.refusals) == 3
+    with pytest.raises(openai.BadRequestError, match="not a response of this episode"):
+        await chats.responses.create(model="m", input="x", previous_response_id="resp_" + "0" * 10)
+    assert len(place.desk.refusals) == 4
     long = asyncio.ensure_future(
         messages.messages.create(
             model="m", max_tokens=1, messages=[{"role": "user", "content": "x"}]
@@ -616,7 +651,7 @@ async def test_clients_see_refusals_as_their_own_errors(
     (await asyncio.wait_for(place.desk.next(), SOON_S)).refuse("9 tokens", is_too_long=True)
     with pytest.raises(anthropic.BadRequestError, match="prompt is too long: 9 tokens"):
         await long
-    assert len(place.desk.refusals) == 3
+    assert len(place.desk.refusals) == 4
     asking = asyncio.ensure_future(chats.chat.completions.create(model="m", messages=CHAT))
     await asyncio.wait_for(place.desk.next(), SOON_S)
     gateway.free(place)

@@ -391,6 +391,41 @@ async def test_an_agentrl_environment_survives_both_ways() -> None:
     await env.close()
 
 
+class OneText(gymnasium.Env[Any, Any]):
+    """Pays for one text, of which `size` says how long it may be."""
+
+    observation_space = spaces.Text(9)
+
+    def __init__(self, wanted: str, size: int) -> None:
+        self.wanted = wanted
+        self.action_space = spaces.Text(size, charset="".join(map(chr, range(32, 127))))
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        return "go", {}
+
+    def step(self, action: Any) -> Any:
+        return "end", float(action == self.wanted), True, False, {}
+
+
+@pytest.mark.parametrize(
+    ("text", "action", "size"),
+    [
+        ("send_msg_to_user('The answer: 42')", "send_msg_to_user('The answer: 42')", 99),
+        (r"fill('3', '\boxed{7}')", r"fill('3', '\boxed{7}')", 99),
+        ("<think>\nclick('1')?\n</think>\n\nclick('2')", "click('2')", 99),
+        ("I am sure, <answer>apple</answer>", "apple", 9),
+    ],
+)
+async def test_where_any_text_is_an_action_all_of_it_is_one(
+    text: str, action: str, size: int
+) -> None:
+    """Kills: what the text marks as an answer taken first; thoughts sent to the environment."""
+    env = GymnasiumTextEnv(lambda: OneText(action, size))
+    await env.reset(seed=1)
+    assert (await env.step(say(text)))[1:3] == (1.0, True)
+    await env.close()
+
+
 @given(st.integers(-5, 5), st.integers(1, 9), st.text() | st.integers(-10, 20).map(str))
 def test_a_number_is_an_action_when_the_space_has_it(start: int, size: int, text: str) -> None:
     """A mutant that ignores `start`, or takes numbers from other words, is caught."""

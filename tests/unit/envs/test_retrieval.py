@@ -195,6 +195,23 @@ def test_exact_minds_only_the_words(answer: str, wanted: list[str], score: float
     assert exact(answer, wanted) == score
 
 
+@pytest.mark.parametrize(
+    ("answer", "reference", "score"),
+    [
+        *(("5", "-5", 0.0), ("35", "3.5", 0.0), ("12.5", "1.25", 0.0), ("C", "C++", 0.0)),
+        *(("\u22125", "-5", 1.0), ("(3.5).", "3.5", 1.0), ("1,000", "1000", 1.0)),
+        *(("c#", "C#", 1.0), ("...5", "5", 1.0), ("A", "A", 1.0), ("the", "A", 0.0)),
+        *(("An A", "an a!", 1.0), ("", "A", 0.0)),
+    ],
+)
+def test_signs_points_and_articles_that_are_the_answer_count(
+    answer: str, reference: str, score: float
+) -> None:
+    """Kills: punctuation removed from numbers, and a reference that nothing is left of."""
+    assert exact(answer, [reference]) == score
+    assert (f1(answer, [reference]) == 1.0) == bool(score)
+
+
 def test_f1_is_that_of_squad() -> None:
     assert f1("the iron door", ["Iron Door"]) == 1.0
     # 1 of 2 words right, 1 of 1 found: 2 * 0.5 * 1 / 1.5.

@@ -56,6 +56,8 @@ async def test_only_the_button_that_is_named_is_paid() -> None:
         edge = wanted_one.x + wanted_one.width // 2
         assert (await paid(env, task, [f"{edge}, {wanted_one.y}"]))[0] == 1
         assert (await paid(env, task, [f"{edge + 1} {wanted_one.y}"]))[0] == 0
+        thought = f"<think>\n1 1?\n</think>\n\n{wanted_one.x} {wanted_one.y}"
+        assert await paid(env, task, [thought]) == (1, 1)
         for nothing in ("", "here", "1", f"{wanted_one.x} {wanted_one.y} 3"):
             assert await paid(env, task, [nothing]) == (0, 1)
 

@@ -131,6 +131,19 @@ def test_references_are_what_a_solution_ends_with() -> None:
     assert exact_reward(Task(prompt="Q", answer="x"), said("x", "y")) == 0.0
 
 
+@pytest.mark.parametrize(
+    ("answer", "reference", "score"),
+    [
+        ("25", "2\u2075", 0.0),
+        ("2^5", "2\u2075", 1.0),
+        ("10\u00b3", "103", 0.0),
+        ("5 m2", "5 m\u00b2", 1.0),
+    ],
+)
+def test_powers_of_numbers_are_no_digits(answer: str, reference: str, score: float) -> None:
+    assert exact_reward(Task(prompt="Q", answer=reference), said(answer)) == score
+
+
 def half(task: Task, messages: Sequence[Message]) -> float:
     return 0.5
 

@@ -191,6 +191,10 @@ async def test_it_keeps_the_contract(rows: str) -> None:
     ("settings", "words"),
     [
         ({"factory": f"{SUPPORT}:UntypedEnv"}, "UntypedEnv.move: parameter 'where' has no type"),
+        (
+            {"factory": SharedEnv, "reward": {"name": "exact", "label": "SharedEnv"}},
+            r"a reward is called 'SharedEnv', as what get_reward\(\) of SharedEnv pays",
+        ),
         ({"factory": f"{SUPPORT}:UnpaidEnv"}, r"has no get_reward\(\), and there is no `reward`"),
         ({"factory": "agentrl.env:Observation"}, r"Observation has no method reset\(\*\*row\)"),
         (
