@@ -104,7 +104,7 @@ class MadeRun:
         branches = BranchLog(self.folder)
         with (
             StoreWriter.open(self.folder / "store", StoreSettings()) as store,
-            MetricsWriter(self.folder, tensorboard=False) as metrics,
+            MetricsWriter(self.folder) as metrics,
         ):
             log = EventLog(store)
             for step in range(1, steps + 1):

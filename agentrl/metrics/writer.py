@@ -7,13 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TextIO, cast
+from typing import Any, Protocol, TextIO, cast
 
 from agentrl.errors import ConfigError, contain
 from agentrl.runtime.atomic_files import write_text
-
-if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
 
 FILE = "metrics.jsonl"
 NOT_FINITE = "metrics/not_finite"
@@ -42,17 +39,13 @@ class MetricsWriter(AbstractContextManager["MetricsWriter"]):
         self,
         folder: Path,
         *,
-        tensorboard: bool,
         sinks: Sequence[MetricsSink] = (),
         say: Callable[[str], None] | None = None,
     ) -> None:
         """`say` hears, once, of each sink that fails."""
         self.not_finite = 0
         self._path = folder / FILE
-        self._events = folder / "tensorboard" if tensorboard else None
-        self._purge_step: int | None = None
         self._lines: TextIO | None = None
-        self._board: SummaryWriter | None = None
         self._sinks = [*sinks]
         self._say = say
 
@@ -60,7 +53,7 @@ class MetricsWriter(AbstractContextManager["MetricsWriter"]):
         """Append one line; it is with the operating system when this returns.
 
         JSON knows neither NaN nor infinity: such a figure is written as null, counted in the line's
-        `metrics/not_finite`, and left out of TensorBoard.
+        `metrics/not_finite`, and left out elsewhere.
         """
         if reserved := figures.keys() & {"step", "time", NOT_FINITE}:
             raise ValueError(f"{sorted(reserved)} are reserved keys; rename the metric")
@@ -73,15 +66,13 @@ class MetricsWriter(AbstractContextManager["MetricsWriter"]):
         lines = self._open_lines()
         lines.write(json.dumps(line, allow_nan=False) + "\n")
         lines.flush()
-        self._write_board(step, finite)
         for sink in [*self._sinks]:
             with contain(partial(self._drop_sink, sink)):
                 sink.write(step, finite)
 
     def truncate_after(self, step: int) -> None:
         """Forget what was written of later steps: a run resumed at `step` does them again."""
-        self._close_files()
-        self._purge_step = step + 1
+        self._close_lines()
         if not self._path.exists():
             return
         lines = [line for line in read_metrics(self._path.parent) if line["step"] <= step]
@@ -89,7 +80,7 @@ class MetricsWriter(AbstractContextManager["MetricsWriter"]):
 
     def close(self) -> None:
         """Close every sink. Idempotent."""
-        self._close_files()
+        self._close_lines()
         while self._sinks:
             sink = self._sinks.pop()
             with contain(partial(self._report, sink)):
@@ -117,24 +108,10 @@ class MetricsWriter(AbstractContextManager["MetricsWriter"]):
             self._lines = self._path.open("a", encoding="utf-8")
         return self._lines
 
-    def _write_board(self, step: int, finite: Mapping[str, float]) -> None:
-        if self._events is None:
-            return
-        if self._board is None:
-            from torch.utils.tensorboard import SummaryWriter
-
-            self._board = SummaryWriter(
-                str(self._events), purge_step=self._purge_step, flush_secs=10
-            )
-        for name, value in finite.items():
-            self._board.add_scalar(name, value, step)
-
-    def _close_files(self) -> None:
+    def _close_lines(self) -> None:
         if self._lines is not None:
             self._lines.close()
-        if self._board is not None:
-            self._board.close()
-        self._lines = self._board = None
+        self._lines = None
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
@@ -146,12 +123,15 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     lines: list[dict[str, Any]] = []
     for number, text in enumerate(whole, start=1):
         try:
-            lines.append(parse_line(text))
+            line = parse_line(text)
+            if not isinstance(step := line.get("step"), int):
+                raise ValueError(f"its step is {step!r:.80}")
         except ValueError as error:
             raise ConfigError(
-                f"{path}:{number} is not a JSON object ({error}); the file was edited or the "
+                f"{path}:{number} is no line of metrics ({error}); the file was edited or the "
                 "disk is faulty: delete this line"
             ) from error
+        lines.append(line)
     return lines
 
 

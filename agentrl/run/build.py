@@ -29,6 +29,7 @@ from agentrl.events.state import GroupState
 from agentrl.metrics.diagnostics import RunDiagnostics
 from agentrl.metrics.mlflow_sink import MlflowSink
 from agentrl.metrics.spans import SpanExporter
+from agentrl.metrics.tensorboard_sink import TensorBoardSink
 from agentrl.metrics.trackio_sink import TrackioSink
 from agentrl.metrics.wandb_sink import WandbSink
 from agentrl.metrics.writer import MetricsSink
@@ -211,7 +212,7 @@ def build_metrics_sinks(config: RunConfig, folder: Path) -> tuple[MetricsSink, .
         (TrackioSink, metrics.trackio),
         (MlflowSink, metrics.mlflow),
     )
-    sinks: list[MetricsSink] = []
+    sinks: list[MetricsSink] = [TensorBoardSink(folder)] if metrics.tensorboard else []
     with ExitStack() as opened:
         for open_sink, section in sections:
             if section is not None:

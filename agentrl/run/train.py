@@ -219,6 +219,7 @@ async def _train(
     settings = build.build_sandbox_settings(config.sandbox)
     with using_run_id(new_run_id(config.run.name)), using_sandbox(settings):
         async with run_scope(), AsyncExitStack() as stack:
+            writer = stack.enter_context(_open_metrics(config, folder, progress.say))
             policy = await _build_initial_policy(config, folder, summary, progress)
             if (placement := build_device_placement(config)) is not None:
                 progress.say(placement.describe())
@@ -236,6 +237,7 @@ async def _train(
                 config, folder, sampler, resume=resume, cut_damaged=cut_damaged
             )
             at = trainer.version
+            writer.truncate_after(at)
             stack.enter_context(_hold_store(record, sampler, summary, remembered, step=at))
             curation = build_curation(
                 config,
@@ -303,10 +305,7 @@ async def _train(
                     spans=spans,
                     position=sampler.position,
                 )
-                with (
-                    spans or nullcontext(),
-                    _open_metrics(config, folder, at, progress.say) as writer,
-                ):
+                with spans or nullcontext():
                     if not resume:  # else it was checked when it began, and less is read now
                         check_all_read(config)
                     stack.enter_context(frozen_heap())
@@ -314,16 +313,12 @@ async def _train(
                         return await loop.run(writer)
 
 
-@contextmanager
 def _open_metrics(
-    config: RunConfig, folder: RunFolder, version: int, say: Callable[[str], None]
-) -> Generator[MetricsWriter]:
-    """Write numbers of the steps after `version`; what a stopped run wrote of them is cut off."""
+    config: RunConfig, folder: RunFolder, say: Callable[[str], None]
+) -> MetricsWriter:
+    """Open the places of the run's numbers, before it computes anything for them."""
     sinks = build.build_metrics_sinks(config, folder.path)
-    board = config.metrics.tensorboard
-    with MetricsWriter(folder.path, tensorboard=board, sinks=sinks, say=say) as writer:
-        writer.truncate_after(version)
-        yield writer
+    return MetricsWriter(folder.path, sinks=sinks, say=say)
 
 
 @contextmanager

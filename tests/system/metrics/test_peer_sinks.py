@@ -36,7 +36,7 @@ def open_writer(folder, *changes):
     config = load_config("a.yaml", changes)
     Path(folder).mkdir(exist_ok=True)
     sinks = build_metrics_sinks(config, Path(folder))
-    return MetricsWriter(Path(folder), tensorboard=False, sinks=sinks, say=said.append)
+    return MetricsWriter(Path(folder), sinks=sinks, say=said.append)
 
 def run_twice(folder, *changes):
     with open_writer(folder, *changes) as writer:

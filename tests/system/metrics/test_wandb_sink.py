@@ -88,17 +88,13 @@ def lines(records: list[Any]) -> list[dict[str, float]]:
 def test_every_line_arrives_and_a_resumed_run_goes_on(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(CONFIG)
     config = load_config(tmp_path / "a.yaml")
-    with MetricsWriter(
-        tmp_path, tensorboard=False, sinks=build_metrics_sinks(config, tmp_path)
-    ) as writer:
+    with MetricsWriter(tmp_path, sinks=build_metrics_sinks(config, tmp_path)) as writer:
         writer.write(1, {"reward/mean": 0.5, "bad": float("nan")})
         writer.write(2, {"reward/mean": 0.75})
     # The package names what it keeps by the second it began in; two of them could be one.
     before = (tmp_path / "wandb").rename(tmp_path / "before")
     again = load_config(tmp_path / "a.yaml")
-    with MetricsWriter(
-        tmp_path, tensorboard=False, sinks=build_metrics_sinks(again, tmp_path)
-    ) as writer:
+    with MetricsWriter(tmp_path, sinks=build_metrics_sinks(again, tmp_path)) as writer:
         writer.truncate_after(1)
         writer.write(2, {"reward/mean": 0.8})
         writer.close()

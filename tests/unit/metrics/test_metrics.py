@@ -6,6 +6,8 @@ after it failed; one that keeps the next from being closed.
 """
 
 import json
+import shutil
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from agentrl.errors import ConfigError
 from agentrl.metrics.mlflow_sink import flatten_config, to_mlflow_name
+from agentrl.metrics.tensorboard_sink import TensorBoardSink
 from agentrl.metrics.writer import NOT_FINITE, MetricsWriter, read_metrics
 
 
@@ -24,7 +27,7 @@ def figures(folder: Path) -> list[dict[str, float]]:
 
 
 def test_a_line_is_on_disk_when_write_returns(tmp_path: Path) -> None:
-    with MetricsWriter(tmp_path, tensorboard=False) as writer:
+    with MetricsWriter(tmp_path) as writer:
         writer.write(1, {"reward/mean": 0.5, "n": 3})
         assert figures(tmp_path) == [{"step": 1, "reward/mean": 0.5, "n": 3.0}]
         assert read_metrics(tmp_path)[0]["time"] > 0
@@ -34,7 +37,7 @@ def test_a_line_is_on_disk_when_write_returns(tmp_path: Path) -> None:
 
 
 def test_what_json_cannot_say_is_null_and_counted(tmp_path: Path) -> None:
-    with MetricsWriter(tmp_path, tensorboard=False) as writer:
+    with MetricsWriter(tmp_path) as writer:
         writer.write(1, {"loss": float("nan"), "ratio": float("-inf"), "fine": 1.0})
         writer.write(2, {"loss": 1.0})
         assert writer.not_finite == 2
@@ -49,17 +52,17 @@ def test_what_json_cannot_say_is_null_and_counted(tmp_path: Path) -> None:
 
 def test_a_figure_cannot_take_the_place_of_the_step(tmp_path: Path) -> None:
     with (
-        MetricsWriter(tmp_path, tensorboard=False) as writer,
+        MetricsWriter(tmp_path) as writer,
         pytest.raises(ValueError, match=r"\['step'\] are reserved keys; rename the metric"),
     ):
         writer.write(1, {"step": 2.0})
 
 
 def test_a_resumed_run_forgets_the_steps_it_does_again(tmp_path: Path) -> None:
-    with MetricsWriter(tmp_path, tensorboard=False) as writer:
+    with MetricsWriter(tmp_path) as writer:
         for step in (1, 2, 3):
             writer.write(step, {"x": step})
-    with MetricsWriter(tmp_path, tensorboard=False) as writer:
+    with MetricsWriter(tmp_path) as writer:
         writer.truncate_after(2)
         writer.write(3, {"x": 30.0})
     assert figures(tmp_path) == [
@@ -70,20 +73,22 @@ def test_a_resumed_run_forgets_the_steps_it_does_again(tmp_path: Path) -> None:
 
 
 def test_a_line_torn_by_a_crash_is_no_line(tmp_path: Path) -> None:
-    with MetricsWriter(tmp_path, tensorboard=False) as writer:
+    with MetricsWriter(tmp_path) as writer:
         writer.write(1, {"x": 1.0})
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 2, "x": 0.')
     assert [line["step"] for line in read_metrics(tmp_path)] == [1]
-    with MetricsWriter(tmp_path, tensorboard=False) as writer:
+    with MetricsWriter(tmp_path) as writer:
         writer.write(2, {"x": 2.0})
     assert figures(tmp_path) == [{"step": 1, "x": 1.0}, {"step": 2, "x": 2.0}]
 
 
-@pytest.mark.parametrize("line", [b"what", b"\xff\xfe", b"[2]", b'{"step": \xe9}'])
+@pytest.mark.parametrize(
+    "line", [b"what", b"\xff", b"[2]", b'{"step": \xe9}', b"{}", b'{"step":"2"}']
+)
 def test_a_broken_line_in_the_middle_is_named(tmp_path: Path, line: bytes) -> None:
     (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n' + line + b'\n{"step": 2}\n')
-    with pytest.raises(ConfigError, match=r"metrics\.jsonl:2 is not a JSON object"):
+    with pytest.raises(ConfigError, match=r"metrics\.jsonl:2 is no line of metrics"):
         read_metrics(tmp_path)
     with pytest.raises(ConfigError, match="holds no run that has completed a step"):
         read_metrics(tmp_path / "elsewhere")
@@ -95,7 +100,7 @@ def test_every_line_is_strict_json(
 ) -> None:
     line = {k: v for k, v in line.items() if k not in {"step", "time", NOT_FINITE}}
     folder = tmp_path_factory.mktemp("metrics")
-    with MetricsWriter(folder, tensorboard=False) as writer:
+    with MetricsWriter(folder) as writer:
         writer.write(7, line)
 
     def refuse(constant: str) -> None:
@@ -109,10 +114,10 @@ def test_every_line_is_strict_json(
 
 
 def test_tensorboard_shows_the_same_and_forgets_the_same(tmp_path: Path) -> None:
-    with MetricsWriter(tmp_path, tensorboard=True) as writer:
+    with MetricsWriter(tmp_path, sinks=[TensorBoardSink(tmp_path)]) as writer:
         for step in (1, 2, 3):
             writer.write(step, {"loss": step, "bad": float("nan")})
-    with MetricsWriter(tmp_path, tensorboard=True) as writer:
+    with MetricsWriter(tmp_path, sinks=[TensorBoardSink(tmp_path)]) as writer:
         writer.truncate_after(1)
         writer.write(2, {"loss": 20.0})
         writer.close()
@@ -121,6 +126,34 @@ def test_tensorboard_shows_the_same_and_forgets_the_same(tmp_path: Path) -> None
     board.Reload()
     assert board.Tags()["scalars"] == ["loss"]
     assert [(e.step, e.value) for e in board.Scalars("loss")] == [(1, 1.0), (2, 20.0)]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_board_that_fails_is_a_sink_that_fails(tmp_path: Path) -> None:
+    """Kills: a board that ends the run, and leaves other places open."""
+    said: list[str] = []
+    lasts = FailingSink(99)
+    sinks = (TensorBoardSink(tmp_path), lasts)
+    with MetricsWriter(tmp_path, sinks=sinks, say=said.append) as writer:
+        writer.write(1, {"a": 1.0, "half \ud800": 1.0})
+        shutil.rmtree(tmp_path / "tensorboard")
+        (tmp_path / "tensorboard").write_text("x")
+        deadline_s = time.monotonic() + 60
+        step = 1
+        while not said and time.monotonic() < deadline_s:
+            step += 1
+            writer.write(step, {"a": 1.0})
+            time.sleep(0.05)
+    (text,) = said
+    assert text.startswith("metrics.tensorboard failed (")
+    assert lasts.steps == [line["step"] for line in read_metrics(tmp_path)] == [*range(1, step + 1)]
+    assert lasts.closed == 1
+
+
+def test_a_board_that_cannot_be_opened_says_so_before_the_run(tmp_path: Path) -> None:
+    (tmp_path / "tensorboard").write_text("x")
+    with pytest.raises(ConfigError, match=r"tensorboard cannot be made .*metrics\.tensorboard to"):
+        TensorBoardSink(tmp_path)
 
 
 class FailingSink:
@@ -149,7 +182,7 @@ def test_a_sink_that_fails_is_named_once_and_the_run_goes_on(tmp_path: Path) -> 
     fails, lasts, sticks = FailingSink(1), FailingSink(9), FailingSink(9, closes=False)
     said: list[str] = []
     sinks = (fails, lasts, sticks)
-    with MetricsWriter(tmp_path, tensorboard=False, sinks=sinks, say=said.append) as writer:
+    with MetricsWriter(tmp_path, sinks=sinks, say=said.append) as writer:
         for step in (1, 2, 3):
             writer.write(step, {"x": step})
         writer.close()

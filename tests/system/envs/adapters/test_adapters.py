@@ -148,12 +148,11 @@ class TestOpenEnv:
             step = await env.step(Action("", (ToolCall("c", "look", {"message": "up"}),)))
             (answer,) = step[0].messages
             assert (answer.role, answer.tool_call_id, answer.text) == ("tool", "c", "up")
-            await env.close()
-
-            env = self.env(url, tools=[look], tool_key="message", observation_key="echo")
-            await env.reset(seed=1)
-            step = await env.step(Action("", (ToolCall("c", "look", {"message": "up"}),)))
+            keyed = self.env(url, tools=[look], tool_key="message", observation_key="echo")
+            await keyed.reset(seed=1)
+            step = await keyed.step(Action("", (ToolCall("c", "look", {"message": "up"}),)))
             assert step[0].messages[0].text == "look", "no argument names another tool"
+            await keyed.close()
             step = await env.step(agentrl.say('{"message": "as JSON"}'))
             assert step[0].messages[0].text == "as JSON"
             for wrong in ("no JSON", "[1]"):
