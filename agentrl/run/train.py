@@ -36,7 +36,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -370,6 +370,8 @@ class TrainingLoop:
     """Number of tasks that the completed steps have used."""
     rollout_share: float = 1.0
     """Share of the last step's time that its trajectories took."""
+    unwritten: dict[str, float] = field(default_factory=dict[str, float])
+    """Metrics of the last optimiser step until those of its whole step are written."""
 
     async def run(self, writer: MetricsWriter) -> TrainingResult:
         """Evaluate, train and evaluate again."""
@@ -381,6 +383,7 @@ class TrainingLoop:
                 while self.trainer.version < self.schedule.steps:
                     figures = await self._step(phase)
                     writer.write(self.trainer.version, figures)
+                    self.unwritten.clear()
                     if self.spans is not None:
                         self.spans.step(self.trainer.version, figures)
                     await self._check_diagnostics(figures)
@@ -388,6 +391,8 @@ class TrainingLoop:
                     if self.schedule.checkpoints_after(self.trainer.version):
                         await self._save()
         except asyncio.CancelledError:
+            if self.unwritten:
+                writer.write(self.trainer.version, self.unwritten)
             await self._save()
             raise
         after = await self._evaluate("after")
@@ -412,20 +417,20 @@ class TrainingLoop:
         before = self.scheduler.work
         async with reporting(lambda: self._show_work(phase, before)):
             batch = await self.scheduler.next_batch()
-        curated = (
-            self.curation.batch(batch.trees) if self.curation else CuratedBatch(trees=batch.trees)
-        )
-        trees = curated.trees
+        collected = time.monotonic()
+        trees = batch.trees
         check_failures(
             [leaf.outcome for tree in trees for leaf in tree.leaves],
             max_failed_fraction=self.schedule.max_failed_fraction,
         )
+        # A stop may come while it waits, and only what trains may count as used.
+        await self.scheduler.sleep_engine()
+        curated = self.curation.batch(trees) if self.curation else CuratedBatch(trees=trees)
         self.position = self.sampler.position
         append_costs(self.folder / TRACE_FILE, trees)
-        collected = time.monotonic()
-        await self.scheduler.sleep_engine()
         figures = await self._learn(batch, curated)
-        self.trainer.forget(before=batch.oldest)
+        if self.curation is None and self.drafts is None:  # they bring back older tokens
+            self.trainer.forget(before=batch.oldest)
         if self.curation is not None:
             self.curation.version = self.trainer.version
         weights = await finish_in_thread(self.weights)
@@ -466,10 +471,14 @@ class TrainingLoop:
     async def _learn(self, batch: RolloutBatch, curated: CuratedBatch) -> dict[str, float]:
         before = self.trainer.version
         self.trainer.keeps_credit = self.credit is not None
+
+        def learn() -> dict[str, float]:
+            figures = self.trainer.step(curated.trees, batch.trainable, curated.weights)
+            self.unwritten.update(figures)
+            return figures
+
         try:
-            return await finish_in_thread(
-                self.trainer.step, curated.trees, batch.trainable, curated.weights
-            )
+            return await finish_in_thread(learn)
         finally:
             if (step := self.trainer.version) > before:
                 groups = tuple(group.state.number for group in batch.groups)
