@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from agentrl.errors import ConfigError
-from agentrl.evaluation.bootstrap import bootstrap_estimate, resample_means
+from agentrl.evaluation.bootstrap import bootstrap_estimate
 from agentrl.evaluation.interval import (
     IntervalEstimate,
     format_cells,
@@ -25,10 +25,11 @@ from agentrl.evaluation.sample import EvaluationSample
 from agentrl.evaluation.scores import ScoringRules
 from agentrl.runtime.student import two_sided_t
 
-P_RESAMPLES = 20_000
-"""Of the bootstrap test; no p-value is below one over this."""
+EXACT_TASKS = 16
+P_DRAWS = 20_000
+"""Of the permutation test beyond `EXACT_TASKS`; no p-value is below one over the draws."""
 
-Test = Literal["McNemar", "bootstrap"]
+Test = Literal["McNemar", "permutation"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,8 +153,8 @@ def compare(
             ],
             rules,
         ),
-        p=mcnemar(away.count(1), away.count(-1)) if once else bootstrap_p(away),
-        test="McNemar" if once else "bootstrap",
+        p=mcnemar(away.count(1), away.count(-1)) if once else sign_flip_p(away),
+        test="McNemar" if once else "permutation",
         pairs=pairs,
         failed=len(shared) - pairs,
         unmatched=unmatched,
@@ -207,15 +208,23 @@ def mcnemar(gained: int, lost: int) -> float:
     return min(1.0, 2 * tail / 2**differ)
 
 
-def bootstrap_p(away: Sequence[float], *, seed: int = 0) -> float:
-    """Return the two-sided p-value of the bootstrap over tasks: their differences, moved to mean 0,
-    are drawn again, and those means counted that are as far away as the one found."""
-    mean = fmean(away)
-    if len({*away}) == 1:
-        return 1.0 if mean == 0 else 1 / (P_RESAMPLES + 1)
-    means = resample_means([value - mean for value in away], resamples=P_RESAMPLES, seed=seed)
-    extreme = int((np.abs(means) >= abs(mean) - 1e-12).sum())
-    return (extreme + 1) / (P_RESAMPLES + 1)
+def sign_flip_p(away: Sequence[float], *, seed: int = 0) -> float:
+    """Return the two-sided p-value of the paired permutation test over tasks.
+
+    Where policies are alike, each task's difference could as well have had the other sign. All
+    signs are tried where no more than `EXACT_TASKS` tasks differ, else `P_DRAWS` draws of them.
+    """
+    differences = np.array([value for value in away if value])
+    least = abs(math.fsum(differences)) - 1e-9
+    if len(differences) <= EXACT_TASKS:
+        sums = np.zeros(1)
+        for value in differences:
+            sums = np.concatenate([sums + value, sums - value])
+        return float((np.abs(sums) >= least).mean())
+    sizes, counts = np.unique(np.abs(differences), return_counts=True)
+    positive = np.random.default_rng(seed).binomial(counts, 0.5, (P_DRAWS, len(counts)))
+    extreme = int((np.abs((2 * positive - counts) @ sizes) >= least).sum())
+    return (extreme + 1) / (P_DRAWS + 1)
 
 
 def _difference(

@@ -21,9 +21,9 @@ from agentrl.cli.app import main
 from agentrl.errors import ConfigError
 from agentrl.evaluation.compare import (
     TaskFlip,
-    bootstrap_p,
     compare,
     mcnemar,
+    sign_flip_p,
     subtract_paired,
     subtract_unpaired,
 )
@@ -120,7 +120,7 @@ def test_a_difference_between_tasks_of_several_samples() -> None:
     a = played([[1, 1, 0, 0]] * 30 + [[1, 0, 0, 0]] * 30)
     b = played([[1, 1, 1, 0]] * 30 + [[0, 1, 0, 0]] * 30)
     found = compare(a, b, rules=RULES)
-    assert (found.test, found.difference.mean) == ("bootstrap", 0.125)
+    assert (found.test, found.difference.mean) == ("permutation", 0.125)
     assert found.difference.low > 0.08
     assert found.p < 0.001
     assert (len(found.gained), len(found.lost)) == (30, 0)
@@ -136,7 +136,7 @@ def test_equal_policies_keep_a_width() -> None:
     assert (found.p, found.gained, found.lost) == (1.0, (), ())
 
 
-def test_bootstrap_intervals_and_p() -> None:
+def test_bootstrap_intervals() -> None:
     a = played([[0, 1]] * 10 + [[0, 0]] * 10)
     b = played([[1, 1]] * 9 + [[0, 1]] + [[0, 0]] * 10)
     rules = ScoringRules(k=(1,), threshold=1.0, confidence=0.95, interval="bootstrap")
@@ -144,9 +144,31 @@ def test_bootstrap_intervals_and_p() -> None:
     plain = compare(a, b, rules=RULES)
     assert found.difference != plain.difference
     assert found.difference.low > 0
-    assert bootstrap_p([0.0] * 5) == 1
-    assert bootstrap_p([0.5] * 5) < 1e-4
-    assert bootstrap_p([0.5, -0.5, 0.25, -0.25]) == 1
+
+
+@given(st.integers(0, 8), st.integers(0, 8), st.integers(0, 3))
+def test_the_permutation_test_of_single_trajectories_is_mcnemar_s(
+    gained: int, lost: int, same: int
+) -> None:
+    away = [1.0] * gained + [-1.0] * lost + [0.0] * same
+    assert sign_flip_p(away) == pytest.approx(mcnemar(gained, lost))
+
+
+def test_few_tasks_prove_little() -> None:
+    """Kills: the bootstrap moved to mean 0, which is sure after one task of four samples."""
+    assert sign_flip_p([0.25]) == 1.0
+    assert sign_flip_p([0.5] * 5) == 2 / 2**5
+    assert sign_flip_p([0.5, 0.25, -0.25]) == 0.75
+    assert sign_flip_p([0.0] * 5) == 1.0
+    assert sign_flip_p([0.5, -0.5, 0.25, -0.25]) == 1
+
+
+def test_many_tasks_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    away = [0.5] * 6 + [-0.25] * 4 + [0.25, -0.75]
+    exact = sign_flip_p(away)
+    monkeypatch.setattr("agentrl.evaluation.compare.EXACT_TASKS", 3)
+    assert sign_flip_p(away) == pytest.approx(exact, abs=0.01)
+    assert sign_flip_p([0.5] * 40) == 1 / 20_001
 
 
 def test_a_pair_that_broke_is_left_out_and_counted() -> None:
