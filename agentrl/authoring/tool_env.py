@@ -1,6 +1,7 @@
 """An environment made of tasks, tools and a reward: what most users need, without a class."""
 
 import inspect
+import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, cast
@@ -258,7 +259,7 @@ async def compute_reward(
             )
         for name, part in components.items():
             check_reward(task, part, component=name)
-        total = check_reward(task, sum(components.values()))
+        total = check_reward(task, math.fsum(components.values()))
         return total, {**info, "reward_components": components}
 
 

@@ -6,6 +6,7 @@ and ends are today's, which is what they are looked at for.
 """
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -141,7 +142,7 @@ class TrajectoryRescorer:
                         task.copy(), conversation(recording.exchanges)
                     )
             components |= info.get("reward_components", {})
-        return _judge(recording, sum(rewards), components, last.terminated)
+        return _judge(recording, math.fsum(rewards), components, last.terminated)
 
     async def _replay(self, env: Env, recording: RecordedTrajectory, task: Task) -> RescoreResult:
         unscored = partial(RescoreResult, recording=recording)
@@ -163,13 +164,13 @@ class TrajectoryRescorer:
             components |= answer[4].get("reward_components", {})
             if answer[2] or answer[3]:
                 why = "" if number == len(turns) else f"it now ends at {where}"
-                return _judge(recording, sum(rewards), components, answer[2], why=why)
+                return _judge(recording, math.fsum(rewards), components, answer[2], why=why)
             if turn.terminated or turn.truncated:
                 why = f"it ended at {where}, but now continues"
                 return unscored(verdict="goes_on", why=why)
             if fingerprint(answer[0]) != fingerprint(turn.observation):
                 return unscored(verdict="diverged", why=f"the answer to {where} differs")
-        return _judge(recording, sum(rewards), components, terminated=False)
+        return _judge(recording, math.fsum(rewards), components, terminated=False)
 
 
 def conversation(exchanges: Sequence[EnvExchange]) -> tuple[Message, ...]:

@@ -19,7 +19,8 @@ OpenSession = Callable[[], Awaitable[Sandbox]]
 RESULT_BYTES = 256 * 2**10
 """Of one returned value, as JSON."""
 _RESULT = ".agentrl-result.json"
-_OUT_OF_TIME = ("timeout", "limit")
+_CPU_LIMIT = "CPU time"
+"""In the error of a session that has used up its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +74,12 @@ async def grade_calls(
                 )
             finally:
                 await session.close()
-            late += results[-1].status in _OUT_OF_TIME
+            late += _is_out_of_time(results[-1])
     return GradeReport(tests=tuple(results), artefacts=artefacts.manifest())
+
+
+def _is_out_of_time(result: TestResult) -> bool:
+    return result.status == "timeout" or (result.status == "limit" and _CPU_LIMIT in result.error)
 
 
 def _build_cell(entry: str, function: str, test: CallTest) -> str:

@@ -1,5 +1,6 @@
 """The turns of a sample: what each was paid, and where on its tokens a number per turn stands."""
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -28,7 +29,7 @@ def turn_rewards(sample: TrainingSample) -> Float[ndarray, " turns"]:
     paid = np.zeros(max(spoken, len(sample.turn_rewards)))
     paid[: len(sample.turn_rewards)] = sample.turn_rewards
     # Summed as the episode sums: the rest is then exactly zero, not a rounding error.
-    paid[-1] += sample.reward - sum(sample.turn_rewards)
+    paid[-1] += sample.reward - math.fsum(sample.turn_rewards)
     return paid
 
 

@@ -5,6 +5,7 @@ engine raises ends here as a `Failed` leaf. Cancellation and configuration error
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -462,7 +463,7 @@ class EpisodeRunner:
 
     @property
     def _reward(self) -> float:
-        return sum(self._rewards)
+        return math.fsum(self._rewards)
 
     @property
     def _world_seed(self) -> int:

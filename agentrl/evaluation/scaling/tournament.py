@@ -69,13 +69,15 @@ async def tournament(
     seed: int = 0,
     has_result: Callable[[int], bool] = lambda contender: True,
 ) -> TournamentResult:
-    """Return the `keep` that win. Contenders without a result lose without a vote.
+    """Return the `keep` that win. Contenders without a result lose without a vote, and win only
+    where there are too few others.
 
     Groups are drawn with `seed`. Each is shown `votes` times, every time in another order, so that
     a judge with a taste for a place cancels out.
     """
     rng = Random(seed)
-    survivors = list(contenders)
+    survivors = sorted(contenders, key=has_result, reverse=True)
+    survivors = survivors[: max(keep, 1, sum(map(has_result, survivors)))]
     comparisons: list[TournamentVote] = []
     number = 0
     while len(survivors) > max(keep, 1):

@@ -562,6 +562,14 @@ async def test_failures_of_the_program_are_failed_tests(fresh: OpenSession) -> N
 
 
 @pytest.mark.namespaces
+async def test_limits_that_take_no_time_do_not_end_the_tests(fresh: OpenSession) -> None:
+    """Kills: every limit counted as time that ran out."""
+    source = "def solve(n):\n    if n < 3:\n        raise OSError(24, 'files')\n    return n"
+    tests = [CallTest(id=str(n), arguments=(n,), wanted=n) for n in range(5)]
+    grade = await grade_calls(program(source), tests, open_session=fresh)
+    assert [test.status for test in grade.tests] == ["limit", "limit", "limit", "ok", "ok"]
+
+
 async def test_after_two_timeouts_the_rest_is_not_run(fresh: OpenSession) -> None:
     source = "import time\ndef solve(x):\n    time.sleep(60 if x else 0)\n    return x * x"
     tests = [CallTest(id=f"t{n}", arguments=(n,), wanted=n * n) for n in (0, 1, 2, 3, 0 - 1)]
@@ -569,6 +577,9 @@ async def test_after_two_timeouts_the_rest_is_not_run(fresh: OpenSession) -> Non
     statuses = [test.status for test in grade.tests]
     assert statuses == ["ok", "timeout", "timeout", "skipped", "skipped"]
     assert grade.score == 0.2
+    source = "def solve(x):\n    while x:\n        pass\n    return 0"
+    grade = await grade_calls(program(source), tests, open_session=fresh, timeout_s=15.0)
+    assert [test.status for test in grade.tests] == ["ok", "limit", "limit", "skipped", "skipped"]
 
 
 async def test_no_artefact_no_session() -> None:

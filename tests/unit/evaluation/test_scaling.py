@@ -193,6 +193,16 @@ def test_who_has_no_result_loses_without_a_vote() -> None:
     assert not any(1 in order for order in asked)
 
 
+@given(st.integers(2, 6), st.data())
+def test_no_bye_carries_who_has_no_result_past_others(contenders: int, data: st.DataObject) -> None:
+    live = data.draw(st.sets(st.integers(0, contenders - 1)))
+    keep = data.draw(st.integers(1, contenders))
+    seed = data.draw(st.integers(0, 99))
+    found = played(contenders, lambda order, _: 0, live.__contains__, keep=keep, seed=seed)
+    assert len(live & {*found.survivors}) == min(keep, len(live))
+    assert len(found.survivors) == keep
+
+
 def test_a_judges_answer_names_a_place() -> None:
     assert [parse_vote(text, 2) for text in ("2", "Attempt 1.", "none", "7", "not 1 but 2")] == [
         1,

@@ -115,6 +115,20 @@ async def test_two_turns_are_recorded_token_for_token() -> None:
     assert trajectory.turns == (0,) * 6 + (1,) * 8
 
 
+class Tenth(Echo):
+    """Pays a tenth for every turn."""
+
+    async def step(self, action: Action) -> Step:
+        observation, _, *rest = await super().step(action)
+        return observation, 0.1, *rest  # pyright: ignore[reportReturnType]
+
+
+async def test_ten_tenths_are_one() -> None:
+    """Kills: rewards added one after the other, 0.9999999999999999 of a threshold of 1."""
+    _, leaf = await play(Tenth(), *["hi"] * 9, "done")
+    assert leaf.outcome == Finished(1.0)
+
+
 class Answering(Echo):
     """Reports what was said last as the answer, at every turn."""
 
