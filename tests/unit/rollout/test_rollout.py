@@ -125,7 +125,7 @@ class Tenth(Echo):
 
 async def test_ten_tenths_are_one() -> None:
     """Kills: rewards added one after the other, 0.9999999999999999 of a threshold of 1."""
-    _, leaf = await play(Tenth(), *["hi"] * 9, "done")
+    _, leaf = await play(Tenth(), *["hi"] * 9, "done", limits=EpisodeLimits(max_turns=10))
     assert leaf.outcome == Finished(1.0)
 
 
