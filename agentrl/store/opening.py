@@ -268,7 +268,9 @@ def _check_all_there(
 
 
 def _check_same(log: Path, at: RecordLocation, *, sequence: int, files: Mapping[int, Path]) -> None:
-    first_sequence(files[at.segment])
+    for number, file in files.items():
+        if number <= at.segment:
+            first_sequence(file)
     size = files[at.segment].stat().st_size
     if size < at.end:
         raise build_segment_error(

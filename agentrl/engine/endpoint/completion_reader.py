@@ -201,6 +201,12 @@ class CompletionReader:
         if len(values) != len(tokens):
             what = f"{len(values)} for {len(tokens)} tokens"
             raise self._lacks("logprobs", "one for each token", what)
+        for name, token in zip(_list(payload.get("tokens")), tokens, strict=False):
+            if str(name).startswith(MARK) and name != f"{MARK}{token}":
+                raise ConfigError(
+                    f"{self._server} answered token {token} with the log-prob of {name}, so which "
+                    "one it sampled is not known; use another release of the server"
+                )
         if self._is_greedy:
             tops = tuple(((token, 0.0),) for token in tokens) if self._top else ()
             return (0.0,) * len(tokens), tops

@@ -131,7 +131,7 @@ def _read_json_lines(file: Path) -> Iterator[DataRow]:
         number = 0
         while line := stream.readline(ROW_LIMITS.text_bytes + 1):
             number += 1
-            if not line.strip():
+            if not line.removeprefix(BOM_UTF8).strip():
                 continue
             place = f"line {number} of {file}"
             try:

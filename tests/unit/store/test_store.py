@@ -790,6 +790,20 @@ def test_a_syncer_bounds_what_a_power_failure_takes(
     syncer.close()
 
 
+@pytest.mark.parametrize("place", [0, 16, 20, 24, HEAD_BYTES - 1])
+def test_a_damaged_head_is_refused_though_the_ledger_knows_the_records(
+    ended: Path, place: int
+) -> None:
+    """Kills: a head that is read only where the ledger is made again."""
+    log = segments(ended / "segments")[0]
+    data = bytearray(log.read_bytes())
+    data[place] ^= 1
+    log.write_bytes(data)
+    with pytest.raises(DamagedStore, match="its head does not match its checksum"):
+        ScriptedStore.open(ended, resume=True)
+    assert log.read_bytes() == data
+
+
 @pytest.mark.parametrize("form", [1, 3])
 def test_a_store_of_another_format_is_refused_by_name(ended: Path, form: int) -> None:
     """Older formats lack what a resume needs: nothing is guessed. The ledger is made again."""

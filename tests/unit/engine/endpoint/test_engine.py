@@ -201,6 +201,10 @@ WRONG = [
     ),
     (but(logprobs={"token_logprobs": [-9999.0]}), "log-prob of -inf"),
     (but(logprobs={"token_logprobs": [None]}), "log-prob of nan"),
+    (
+        but(logprobs={"token_logprobs": [-0.5], "tokens": ["token_id:23"]}),
+        r"answered token \d+ with the log-prob of token_id:23, so which one it sampled",
+    ),
     (but(finish_reason="content_filter"), "finish_reason 'content_filter'"),
     (
         but(finish_reason="stop"),

@@ -72,6 +72,7 @@ def test_the_formats_hold_the_same_rows(tmp_path: Path) -> None:
     ("name", "text", "words"),
     [
         ("a.jsonl", "", "a.jsonl has no rows; write one task per row"),
+        ("a.jsonl", "\ufeff\n", "a.jsonl has no rows; write one task per row"),
         (
             "a.jsonl",
             '{"prompt": "x"}\n{"prompt": ',
