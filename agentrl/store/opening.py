@@ -152,6 +152,9 @@ def _catch_up(ledger: StoreIndex, log: Path, cut: BlobStore | None) -> LogEnd:
         # Segments are pruned only when there is a newer one.
         return LogEnd(segment=0 if at is None else at.segment + 1, sequence=sequence)
     if at is not None and at.segment in files:
+        for number in files.keys() - ledger.list_pruned().keys():
+            if number <= at.segment:
+                first_sequence(files[number])
         _check_same(log, at, sequence=sequence - 1, files=files)
     end = LogEnd(segment=next(iter(files)), offset=HEAD_BYTES, sequence=sequence)
     for number, file in files.items():
@@ -268,9 +271,6 @@ def _check_all_there(
 
 
 def _check_same(log: Path, at: RecordLocation, *, sequence: int, files: Mapping[int, Path]) -> None:
-    for number, file in files.items():
-        if number <= at.segment:
-            first_sequence(file)
     size = files[at.segment].stat().st_size
     if size < at.end:
         raise build_segment_error(
