@@ -26,10 +26,10 @@ def find_changes(upper: Path, layers: Sequence[Path]) -> list[FileChange]:
     """
     changes: list[FileChange] = []
     upper_fd = os.open(upper, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    waiting: list[tuple[str, Sequence[Path]]] = [("", layers)]
+    waiting: list[tuple[str, Sequence[Path], bool]] = [("", layers, False)]
     try:
         while waiting:
-            folder, below = waiting.pop()
+            folder, below, is_hiding = waiting.pop()
             try:
                 folder_fd = _open_below(upper_fd, f".{folder}")
             except OSError as error:
@@ -37,10 +37,11 @@ def find_changes(upper: Path, layers: Sequence[Path]) -> list[FileChange]:
                     raise
                 continue
             try:
-                for change, merged in _compare_folder(folder_fd, folder, below):
+                is_hiding = is_hiding or _is_opaque(folder_fd)
+                for change, merged in _compare_folder(folder_fd, folder, below, is_hiding):
                     changes.append(change)
                     if merged is not None:
-                        waiting.append((change.path, merged))
+                        waiting.append((change.path, merged, is_hiding))
             finally:
                 os.close(folder_fd)
     finally:
@@ -49,12 +50,15 @@ def find_changes(upper: Path, layers: Sequence[Path]) -> list[FileChange]:
 
 
 def _compare_folder(
-    folder_fd: int, folder: str, below: Sequence[Path]
+    folder_fd: int, folder: str, below: Sequence[Path], is_hiding: bool
 ) -> Iterator[tuple[FileChange, Sequence[Path] | None]]:
-    """Yield the changes in one folder, each with the image's folders where it is one itself."""
+    """Yield the changes in one folder, each with the image's folders where it is one itself.
+
+    An opaque folder, and each in it, is hiding those of the image: what it lacks is deleted.
+    """
     with os.scandir(folder_fd) as entries:
         rows = sorted(entries, key=lambda entry: entry.name)
-    if _is_opaque(folder_fd):
+    if is_hiding:
         for name in sorted(_list_names(below) - {entry.name for entry in rows}):
             yield FileChange(f"{folder}/{name}", "deleted"), None
     for entry in rows:
