@@ -64,12 +64,18 @@ def find_tampering(
     rows = {change.path: change for change in changes}
     parents = {str(parent) for path in rows for parent in PurePosixPath(path).parents}
     folders = [*SYSTEM_FOLDERS, *_list_program_folders(search_path, workdir)]
+    program_folders = {*SYSTEM_PROGRAMS, *LOCAL_FOLDERS, *search_path}
     return tuple(
         sorted(
             path
             for path, change in rows.items()
-            # A folder is modified when what it holds is.
-            if not (change.kind == "modified" and path in parents)
+            # A folder is modified when what it holds is; Docker says so of a program, too, which is
+            # a folder now.
+            if not (
+                change.kind == "modified"
+                and path in parents
+                and not _names_program(path, program_folders)
+            )
             and (path in hiding or path in watched or _is_tampering(change, folders))
         )
     )
@@ -168,6 +174,17 @@ def _is_cache(path: str) -> bool:
         file.parent.name == "__pycache__"
         and file.suffix == ".pyc"
         and _LIBRARY.fullmatch(str(file.parent)) is not None
+    )
+
+
+def _names_program(path: str, program_folders: Collection[str]) -> bool:
+    """Return whether a path is that of a program, a module or a library, and no folder's."""
+    file = PurePosixPath(path)
+    is_folder = file.name == "__pycache__" or any(
+        PurePosixPath(folder).is_relative_to(path) for folder in program_folders
+    )
+    return not is_folder and (
+        str(file.parent) in program_folders or file.suffix == ".py" or ".so" in file.suffixes
     )
 
 

@@ -75,8 +75,12 @@ def _compare_folder(
                 yield FileChange(path, "deleted"), None
             continue
         merged = _list_merged(places) if is_in_image else []
-        change = FileChange(path, "modified" if is_in_image else "added")
-        yield change, merged if stat.S_ISDIR(status.st_mode) else None
+        is_folder = stat.S_ISDIR(status.st_mode)
+        if not is_in_image:
+            change = FileChange(path, "added")
+        else:
+            change = FileChange(path, "modified" if is_folder == bool(merged) else "deleted")
+        yield change, merged if is_folder else None
 
 
 def _open_below(folder_fd: int, path: str) -> int:

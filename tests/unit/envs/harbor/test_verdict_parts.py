@@ -131,6 +131,33 @@ def test_a_folder_is_not_its_content() -> None:
     assert find_tampering(changes[:2]) == ("/usr/bin",), "its own mode or owner"
 
 
+@pytest.mark.parametrize(
+    ("path", "tampered"),
+    [
+        ("/opt/venv/bin/pytest", True),
+        ("/usr/bin/cmp", True),
+        ("/usr/local/bin/report", True),
+        ("/usr/local/lib/python3.11/csv.py", True),
+        ("/usr/lib/x86_64-linux-gnu/libz.so.1", True),
+        ("/usr/lib/python3.11/json", False),
+        ("/usr/lib/x86_64-linux-gnu", False),
+        ("/opt/venv/bin/__pycache__", False),
+        ("/opt/tools/bin", False),
+        ("/app/tools/bin/make", False),
+        ("/app/main.py", False),
+    ],
+)
+def test_a_program_that_is_a_folder_now_is_another_one(path: str, tampered: bool) -> None:
+    changes = [
+        FileChange("/usr", "modified"),
+        FileChange(path, "modified"),
+        FileChange(f"{path}/x", "added"),
+    ]
+    search_path = ["/opt/venv/bin", "/opt/tools", "/opt/tools/bin", "/app/tools/bin"]
+    tampering = find_tampering(changes, search_path=search_path, workdir="/app")
+    assert tampering == ((path,) if tampered else ())
+
+
 def archive_of(*members: tuple[str, bytes, str, int]) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
