@@ -196,4 +196,7 @@ def _is_tampering(change: FileChange, folders: Iterable[str]) -> bool:
         return False
     if change.kind == "added":
         return path.suffix == ".pth" and "python" in change.path
-    return any(path.is_relative_to(folder) for folder in folders)
+    return any(
+        path.is_relative_to(folder) or PurePosixPath(folder).is_relative_to(path)
+        for folder in folders
+    )

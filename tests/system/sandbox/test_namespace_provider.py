@@ -88,7 +88,8 @@ async def test_root_inside_is_nobody_here(provider: NamespaceProvider) -> None:
 async def test_changes_are_those_of_the_container(provider: NamespaceProvider) -> None:
     script = (
         "rm -r /usr/share/words; mkdir /usr/share/words; echo x >/usr/share/words/new; "
-        "echo x >>/etc/passwd; cd /tmp; name=$(printf 'n%.0s' {1..250}); "
+        "echo x >>/etc/passwd; mkdir /root/new; rm -r /root/new; "
+        "cd /tmp; name=$(printf 'n%.0s' {1..250}); "
         "for at in {1..30}; do mkdir $name && cd $name || exit 1; done; touch end"
     )
     container = await provider.start(SPEC)
@@ -100,6 +101,7 @@ async def test_changes_are_those_of_the_container(provider: NamespaceProvider) -
     assert rows["/usr/share/words"] == "modified"
     assert rows["/usr/share/words/one"] == "deleted"
     assert rows["/etc/passwd"] == "modified"
+    assert "/root" not in rows, "nothing in it is another"
     assert sum(path.endswith("n" * 250) for path in rows) >= 14
     await container.stop()
 

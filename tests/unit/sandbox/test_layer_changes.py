@@ -1,6 +1,7 @@
 """Changes of a layer: what became of a path of the image.
 
-Mutants seen caught: a folder in the place of a file taken for a change of it.
+Mutants seen caught: a folder in the place of a file taken for a change of it, folders told for
+their time alone, folders with another mode or with changes not told.
 """
 
 from pathlib import Path
@@ -24,4 +25,19 @@ def test_what_became_a_folder_or_was_one_is_deleted(tmp_path: Path) -> None:
         "/bin/pytest/x": "added",
         "/bin/cmp": "modified",
         "/venv": "deleted",
+    }
+
+
+def test_a_folder_that_differs_in_its_time_alone_is_not_told(tmp_path: Path) -> None:
+    image, layer = tmp_path / "image", tmp_path / "layer"
+    for root in (image, layer):
+        for folder in ("usr/local/share", "opt/venv", "srv"):
+            (root / folder).mkdir(parents=True)
+    (layer / "opt/venv").chmod(0o700)
+    (layer / "srv/new").mkdir()
+    assert {change.path: change.kind for change in find_changes(layer, [image])} == {
+        "/opt": "modified",
+        "/opt/venv": "modified",
+        "/srv": "modified",
+        "/srv/new": "added",
     }

@@ -22,9 +22,11 @@ def find_changes(upper: Path, layers: Sequence[Path]) -> list[FileChange]:
     """Return the changes of an upper layer to those below it, the last of which is first.
 
     A container may run meanwhile: no link is followed, and what is gone when it is looked into is
-    left out. Folders whose path is longer than the kernel opens are told, and not looked into.
+    left out. Folders whose path is longer than the kernel opens are told, and not looked into;
+    those that differ in nothing but their time are not told.
     """
     changes: list[FileChange] = []
+    alike: set[str] = set()
     upper_fd = os.open(upper, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     waiting: list[tuple[str, Sequence[Path], bool]] = [("", layers, False)]
     try:
@@ -37,6 +39,8 @@ def find_changes(upper: Path, layers: Sequence[Path]) -> list[FileChange]:
                     raise
                 continue
             try:
+                if below and _has_attributes(folder_fd, below[0]):
+                    alike.add(folder)
                 is_hiding = is_hiding or _is_opaque(folder_fd)
                 for change, merged in _compare_folder(folder_fd, folder, below, is_hiding):
                     changes.append(change)
@@ -46,7 +50,9 @@ def find_changes(upper: Path, layers: Sequence[Path]) -> list[FileChange]:
                 os.close(folder_fd)
     finally:
         os.close(upper_fd)
-    return changes
+    differing = [change.path for change in changes if change.path not in alike]
+    told = {*differing, *(str(parent) for path in differing for parent in Path(path).parents)}
+    return [change for change in changes if change.path in told]
 
 
 def _compare_folder(
@@ -90,6 +96,12 @@ def _open_below(folder_fd: int, path: str) -> int:
     libc = ctypes.CDLL(None, use_errno=True)
     result = libc.syscall(_OPENAT2, folder_fd, os.fsencode(path), how, len(how))
     return kernel.check(result, path[:200])
+
+
+def _has_attributes(folder_fd: int, other: Path) -> bool:
+    """Return whether two folders have the same mode and owner."""
+    one, two = os.fstat(folder_fd), os.stat(other)
+    return (one.st_mode, one.st_uid, one.st_gid) == (two.st_mode, two.st_uid, two.st_gid)
 
 
 def _list_merged(places: Sequence[Path]) -> list[Path]:

@@ -121,6 +121,8 @@ async def test_the_oracle_is_paid_and_nothing_done_is_not(folder: Path) -> None:
         f"setsid nohup bash -c 'while :; do {PAY}; done' >/dev/null 2>&1 &",
         "printf '#!/bin/bash\\nexit 0\\n' >/usr/bin/cmp && chmod 755 /usr/bin/cmp",
         "rm -r /usr/bin; mkdir /usr/bin",
+        "cp -r /usr /other && printf '#!/bin/bash\\nexit 0\\n' >/other/bin/cmp && rm -r /usr && "
+        "/other/bin/ln -s /other /usr",
     ],
 )
 async def test_a_cheat_is_paid_nothing(folder: Path, command: str) -> None:

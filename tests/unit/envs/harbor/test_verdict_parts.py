@@ -131,6 +131,29 @@ def test_a_folder_is_not_its_content() -> None:
     assert find_tampering(changes[:2]) == ("/usr/bin",), "its own mode or owner"
 
 
+@pytest.mark.parametrize("kind", ["modified", "deleted"])
+@pytest.mark.parametrize(
+    ("path", "tampered"),
+    [
+        ("/usr/local", True),
+        ("/opt", True),
+        ("/opt/venv", True),
+        ("/usr/share", False),
+        ("/opt/data", False),
+        ("/app/tools", False),
+    ],
+)
+def test_a_folder_on_the_way_to_programs_is_what_it_was(
+    path: str, kind: ChangeKind, tampered: bool
+) -> None:
+    search_path = ["/opt/venv/bin", "/app/tools/bin"]
+    changes = [FileChange("/srv/new", "added"), FileChange(path, kind)]
+    tampering = find_tampering(changes, search_path=search_path, workdir="/app")
+    assert tampering == ((path,) if tampered else ())
+    within = [FileChange(path, "modified"), FileChange(f"{path}/new", "added")]
+    assert find_tampering(within, search_path=search_path, workdir="/app") == ()
+
+
 @pytest.mark.parametrize(
     ("path", "tampered"),
     [
@@ -148,11 +171,7 @@ def test_a_folder_is_not_its_content() -> None:
     ],
 )
 def test_a_program_that_is_a_folder_now_is_another_one(path: str, tampered: bool) -> None:
-    changes = [
-        FileChange("/usr", "modified"),
-        FileChange(path, "modified"),
-        FileChange(f"{path}/x", "added"),
-    ]
+    changes = [FileChange(path, "modified"), FileChange(f"{path}/x", "added")]
     search_path = ["/opt/venv/bin", "/opt/tools", "/opt/tools/bin", "/app/tools/bin"]
     tampering = find_tampering(changes, search_path=search_path, workdir="/app")
     assert tampering == ((path,) if tampered else ())
