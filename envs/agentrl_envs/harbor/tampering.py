@@ -30,7 +30,7 @@ _ZIPPED = re.compile(r".*/lib(?:64)?/python3\d+\.zip")
 """Archive that Python looks through before its library."""
 _PYTHONS = ("python3", "python", "bin/python3", "bin/python")
 """Interpreters that read a `pyvenv.cfg`, from its folder."""
-_EXTENSION = "{}.cpython-3{}-{}-linux-gnu.so"
+_EXTENSION = ".cpython-3{}-{}-linux-gnu.so"
 _MACHINES = ("x86_64", "aarch64")
 LOADER_CACHE = "/etc/ld.so.cache"
 """File that says where programs find their libraries; `ldconfig` writes it."""
@@ -115,14 +115,22 @@ def list_hidden(
 def _list_hidden_modules(file: PurePosixPath, search_path: Iterable[str]) -> list[str]:
     is_package = file.name.startswith("__init__.")
     place = file.parent.parent if is_package else file.parent
-    name = (file.parent if is_package else file).name.partition(".")[0]
+    stem = file.name.partition(".")[0]
+    name = file.parent.name if is_package else stem
     if (
         file.suffix not in (".py", ".pyc", ".so")
         or (match := _LIBRARY.fullmatch(str(place))) is None
     ):
         return []
     # In one folder, a package is found before a module, and one that is compiled before its source.
-    hidden = [f"{place}/{name}.py"] if is_package or file.suffix == ".so" else []
+    extensions = [_EXTENSION.format(match["minor"], each) for each in _MACHINES]
+    hidden: list[str] = []
+    if is_package:
+        ends = extensions if place.name == "lib-dynload" else [".py"]
+        hidden += [f"{place}/{name}{end}" for end in ends]
+    if file.suffix == ".so":
+        ends = [end for end in (".abi3.so", ".py") if file.name != f"{stem}{end}"]
+        hidden += [f"{file.parent}/{stem}{end}" for end in ends]
     prefix, python = match["prefix"], match["python"]
     if prefix.endswith("/.local"):
         folders = [
@@ -137,7 +145,7 @@ def _list_hidden_modules(file: PurePosixPath, search_path: Iterable[str]) -> lis
     later = folders[folders.index(str(place)) + 1 :] if str(place) in folders else []
     for folder in later:
         hidden += (
-            [f"{folder}/{_EXTENSION.format(name, match['minor'], each)}" for each in _MACHINES]
+            [f"{folder}/{name}{extension}" for extension in extensions]
             if folder.endswith("/lib-dynload")
             else [f"{folder}/{name}.py", f"{folder}/{name}/__init__.py"]
         )

@@ -74,6 +74,22 @@ def test_what_prepares_a_verdict(path: str, kind: ChangeKind, tampered: bool) ->
         ("/usr/lib/python3.11/csv/__init__.py", "/usr/lib/python3.11/csv.py"),
         ("/usr/lib/python3.11/csv.cpython-311-x86_64-linux-gnu.so", "/usr/lib/python3.11/csv.py"),
         (
+            "/usr/lib/python3.11/json/__init__.cpython-311-x86_64-linux-gnu.so",
+            "/usr/lib/python3.11/json/__init__.py",
+        ),
+        (
+            "/usr/local/lib/python3.11/site-packages/pytest/__init__.abi3.so",
+            "/usr/local/lib/python3.11/site-packages/pytest/__init__.py",
+        ),
+        (
+            "/opt/venv/lib/python3.11/site-packages/x/_rust.cpython-311-x86_64-linux-gnu.so",
+            "/opt/venv/lib/python3.11/site-packages/x/_rust.abi3.so",
+        ),
+        (
+            "/usr/lib/python3.11/lib-dynload/_csv/__init__.py",
+            "/usr/lib/python3.11/lib-dynload/_csv.cpython-311-x86_64-linux-gnu.so",
+        ),
+        (
             "/usr/lib/python3.11/_csv.py",
             "/usr/lib/python3.11/lib-dynload/_csv.cpython-311-x86_64-linux-gnu.so",
         ),
