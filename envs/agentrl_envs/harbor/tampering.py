@@ -32,6 +32,8 @@ _PYTHONS = ("python3", "python", "bin/python3", "bin/python")
 """Interpreters that read a `pyvenv.cfg`, from its folder."""
 _EXTENSION = ".cpython-3{}-{}-linux-gnu.so"
 _MACHINES = ("x86_64", "aarch64")
+_METADATA = (".dist-info", ".egg-info")
+"""Ends of the folders that describe Python's packages, in any case."""
 LOADER_CACHE = "/etc/ld.so.cache"
 """File that says where programs find their libraries; `ldconfig` writes it."""
 _LIBRARY_FOLDERS = (
@@ -88,6 +90,25 @@ def list_caches(changes: Iterable[FileChange]) -> tuple[str, ...]:
     return tuple(
         change.path for change in changes if change.kind != "deleted" and _is_cache(change.path)
     )
+
+
+def list_entry_points(
+    changes: Iterable[FileChange], search_path: Sequence[str] = (), workdir: str = "/"
+) -> tuple[str, ...]:
+    """Return the new files that may name entry points to Pythons of the image: pytest loads the
+    plugins of those without being asked. A folder of them may be a link.
+    """
+    rows = {change.path for change in changes if change.kind == "added"}
+    parents = {str(PurePosixPath(path).parent) for path in rows}
+    folders = [*SYSTEM_FOLDERS, *_list_program_folders(search_path, workdir)]
+    listed: list[str] = []
+    for path in rows:
+        file = PurePosixPath(path)
+        metadata = file.parent if file.name == "entry_points.txt" else file
+        is_read = "/.local/lib/python3" in path or any(map(file.is_relative_to, folders))
+        if is_read and metadata.name.lower().endswith(_METADATA) and path not in parents:
+            listed.append(path)
+    return tuple(sorted(listed))
 
 
 def list_hidden(

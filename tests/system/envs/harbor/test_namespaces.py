@@ -89,8 +89,8 @@ def read_kwargs(folder: Path) -> dict[str, Any]:
     return dict(load_config(folder / "run.yaml").env.kwargs)
 
 
-async def play(folder: Path, *actions: Action) -> Step:
-    env = make("harbor", **read_kwargs(folder))
+async def play(kwargs: dict[str, Any], *actions: Action) -> Step:
+    env = make("harbor", **kwargs)
     try:
         await env.reset()
         for action in actions:
@@ -110,7 +110,7 @@ async def test_the_oracle_is_paid_and_nothing_done_is_not(folder: Path) -> None:
     (task,) = env.tasks("train")
     assert (await play_gold(env, task)).reward == 1.0
     await env.close()
-    step = await play(folder)
+    step = await play(read_kwargs(folder))
     assert (step[1], step[2]) == (0.0, True)
 
 
@@ -126,8 +126,36 @@ async def test_the_oracle_is_paid_and_nothing_done_is_not(folder: Path) -> None:
     ],
 )
 async def test_a_cheat_is_paid_nothing(folder: Path, command: str) -> None:
-    step = await play(folder, bash(command))
+    step = await play(read_kwargs(folder), bash(command))
     assert step[1] == 0.0
+
+
+async def test_plugins_of_pytest_that_an_agent_installed_are_not_loaded(
+    folder: Path, tmp_path: Path
+) -> None:
+    site = "/usr/local/lib/python3.11/site-packages"
+    install = (
+        f"mkdir -p {site} && cd {site} && mkdir plugin.dist-info tool.dist-info /srv/linked && "
+        "printf '[pytest11]\\nx = x\\n' >plugin.dist-info/entry_points.txt && "
+        "echo x >plugin.dist-info/METADATA && cp plugin.dist-info/entry_points.txt /srv/linked && "
+        "ln -s /srv/linked linked.dist-info && "
+        "ln -s /srv/linked/entry_points.txt tool.dist-info/entry_points.txt && "
+        "mkdir other.dist-info && printf '[console_scripts]\\nx = x\\n' "
+        ">other.dist-info/entry_points.txt && mkdir -p /srv/venv/lib && cp -r . /srv/venv/lib"
+    )
+    test = (
+        f"#!/bin/bash\ncd {site} && set -- *.dist-info/* /srv/venv/lib/plugin.dist-info/*\n"
+        'echo "$@" && [ "$*" = "other.dist-info/entry_points.txt plugin.dist-info/METADATA '
+        '/srv/venv/lib/plugin.dist-info/METADATA /srv/venv/lib/plugin.dist-info/entry_points.txt" '
+        "]\necho $((1 - $?)) >/logs/verifier/reward.txt\n"
+    )
+    task = write_task(tmp_path / "tasks" / "plugin", toml=TOML, test=test)
+    write_dockerfile(task, f"FROM {BASE}\nWORKDIR /srv\n")
+    kwargs = {**read_kwargs(folder), "path": str(tmp_path / "tasks")}
+    step = await play(kwargs, bash(install))
+    assert step[1] == 1.0, step[4]
+    step = await play({**kwargs, "changed_programs": "allow"}, bash(install))
+    assert step[1] == 0.0, "the user took it upon himself"
 
 
 def refuse(folder: Path, **changes: Any) -> str:

@@ -17,7 +17,12 @@ from agentrl.message import Message
 from agentrl.sandbox_provider import ChangeKind, FileChange
 from agentrl_envs.harbor.archives import clean_artifact, pack_folders, pack_tree
 from agentrl_envs.harbor.oracle import plan_oracle, play_oracle
-from agentrl_envs.harbor.tampering import find_tampering, list_caches, list_hidden
+from agentrl_envs.harbor.tampering import (
+    find_tampering,
+    list_caches,
+    list_entry_points,
+    list_hidden,
+)
 from agentrl_envs.harbor.task_folder import read_task
 from agentrl_sandbox.provider.content import compute_digest, read_file
 from tests.support.harbor_tasks import TOML, write_task
@@ -135,6 +140,33 @@ def test_bytecode_of_libraries_is_listed() -> None:
     ]
     assert list_caches([FileChange(path, "added") for path in paths]) == (*paths[:2],)
     assert list_caches([FileChange(paths[0], "deleted")]) == ()
+
+
+@pytest.mark.parametrize(
+    ("path", "is_listed"),
+    [
+        ("/usr/local/lib/python3.11/site-packages/x-1.dist-info/entry_points.txt", True),
+        ("/usr/lib/python3/dist-packages/x.EGG-INFO/entry_points.txt", True),
+        ("/opt/venv/lib/python3.11/site-packages/x-1.dist-info/entry_points.txt", True),
+        ("/home/u/.local/lib/python3.11/site-packages/x.egg-info/entry_points.txt", True),
+        ("/usr/local/lib/python3.11/site-packages/x-1.dist-info", True),
+        ("/usr/local/lib/python3.11/site-packages/x/entry_points.txt", False),
+        ("/usr/local/lib/python3.11/site-packages/x-1.dist-info/METADATA", False),
+        ("/app/venv/lib/python3.11/site-packages/x-1.dist-info/entry_points.txt", False),
+        ("/tmp/venv/lib/python3.11/site-packages/x-1.dist-info/entry_points.txt", False),
+    ],
+)
+def test_entry_points_of_the_images_pythons_are_listed(path: str, is_listed: bool) -> None:
+    search_path = ["/opt/venv/bin", "/app/venv/bin"]
+    listed = list_entry_points([FileChange(path, "added")], search_path, "/app")
+    assert listed == ((path,) if is_listed else ())
+    assert list_entry_points([FileChange(path, "deleted")], search_path, "/app") == ()
+
+
+def test_a_folder_of_entry_points_is_read_by_its_file() -> None:
+    folder = "/usr/local/lib/python3.11/site-packages/x-1.dist-info"
+    changes = [FileChange(f"{folder}{name}", "added") for name in ("", "/entry_points.txt")]
+    assert list_entry_points(changes) == (f"{folder}/entry_points.txt",)
 
 
 def test_a_folder_is_not_its_content() -> None:
