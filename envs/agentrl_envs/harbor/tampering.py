@@ -35,7 +35,11 @@ _MACHINES = ("x86_64", "aarch64")
 _METADATA = (".dist-info", ".egg-info")
 """Ends of the folders that describe Python's packages, in any case."""
 LOADER_CACHE = "/etc/ld.so.cache"
-"""File that says where programs find their libraries; `ldconfig` writes it."""
+"""File that says where programs find their libraries; `ldconfig` writes it. musl has none."""
+LOADER_FILES = (LOADER_CACHE, *(f"/etc/ld-musl-{machine}.path" for machine in _MACHINES))
+"""All files that say so."""
+_MUSL_FOLDERS = ("/lib", "/usr/local/lib", "/usr/lib")
+"""Folders that musl looks through for libraries, in their order."""
 _LIBRARY_FOLDERS = (
     *(f"/usr/lib/{machine}-linux-gnu" for machine in _MACHINES),
     *(f"/lib/{machine}-linux-gnu" for machine in _MACHINES),
@@ -112,13 +116,18 @@ def list_entry_points(
 
 
 def list_hidden(
-    path: str, search_path: Sequence[str] = (), *, is_cached: bool = False
+    path: str,
+    search_path: Sequence[str] = (),
+    *,
+    is_cached: bool = False,
+    has_cache: bool = False,
 ) -> tuple[str, ...]:
     """Return the paths that a new file would hide, if they are there.
 
     Of a program those of its name in the folders that are looked through later, of a Python module
     those of its name that `import` finds later, of a `pyvenv.cfg` the interpreters that read it; of
-    a shared library, where `LOADER_CACHE` has changed (`is_cached`), the system's of its name.
+    a shared library those of its name: where one of `LOADER_FILES` has changed (`is_cached`) the
+    system's, where the image has no `LOADER_CACHE` (`has_cache`) those that musl finds later.
     """
     file = PurePosixPath(path)
     folder = str(file.parent)
@@ -128,8 +137,12 @@ def list_hidden(
     later = [*search_path[search_path.index(folder) + 1 :]] if folder in search_path else []
     later += [*(SYSTEM_PROGRAMS if folder in LOCAL_FOLDERS else ())]
     programs = [f"{place}/{file.name}" for place in dict.fromkeys(later)]
-    is_library = is_cached and ".so" in file.suffixes and folder not in _LIBRARY_FOLDERS
-    libraries = [f"{place}/{file.name}" for place in _LIBRARY_FOLDERS] if is_library else []
+    places: list[str] = []
+    if ".so" in file.suffixes and is_cached and folder not in _LIBRARY_FOLDERS:
+        places += _LIBRARY_FOLDERS
+    if ".so" in file.suffixes and not has_cache and folder in _MUSL_FOLDERS:
+        places += _MUSL_FOLDERS[_MUSL_FOLDERS.index(folder) + 1 :]
+    libraries = [f"{place}/{file.name}" for place in dict.fromkeys(places)]
     return (*programs, *_list_hidden_modules(file, search_path), *libraries)
 
 

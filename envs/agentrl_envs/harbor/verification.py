@@ -36,6 +36,7 @@ from agentrl_envs.harbor.rewards import (
 )
 from agentrl_envs.harbor.tampering import (
     LOADER_CACHE,
+    LOADER_FILES,
     find_tampering,
     list_caches,
     list_entry_points,
@@ -305,11 +306,12 @@ async def _find_hiding(
 ) -> frozenset[str]:
     """Return the new paths that hide something that the image has; the engine looks."""
     added = {change.path for change in changes if change.kind == "added"}
-    is_cached = any(change.path == LOADER_CACHE for change in changes)
+    is_cached = any(change.path in LOADER_FILES for change in changes)
+    has_cache = not is_cached and await _has_path(container, LOADER_CACHE)
     there: dict[str, bool] = {}
     hiding: list[str] = []
     for path in added:
-        for hidden in list_hidden(path, search_path, is_cached=is_cached):
+        for hidden in list_hidden(path, search_path, is_cached=is_cached, has_cache=has_cache):
             # Nothing of the image's is in a folder that is new.
             if hidden in added or str(PurePosixPath(hidden).parent) in added:
                 continue

@@ -3,7 +3,8 @@
 No test asks an engine, and DOCKER_HOST names nobody.
 
 Mutants seen caught: networks and images of a name not looked at, only the first task planned, a run
-that begins without being asked.
+that begins without being asked, plugins of pytest and links to them kept, the cache of the
+loader not looked at.
 """
 
 import json
@@ -156,6 +157,27 @@ async def test_plugins_of_pytest_that_an_agent_installed_are_not_loaded(
     assert step[1] == 1.0, step[4]
     step = await play({**kwargs, "changed_programs": "allow"}, bash(install))
     assert step[1] == 0.0, "the user took it upon himself"
+
+
+@pytest.mark.parametrize(
+    ("made", "changed", "tampered"),
+    [
+        ("", "/lib/libz.so.1", ["/lib/libz.so.1"]),
+        ("/etc/ld.so.cache", "/lib/libz.so.1", []),
+        ("/etc/ld.so.cache", "/opt/libz.so.1 /etc/ld-musl-x86_64.path", ["/opt/libz.so.1"]),
+    ],
+)
+async def test_a_library_that_is_found_before_the_images_is_tampering(
+    made: str, changed: str, tampered: list[str], folder: Path, tmp_path: Path
+) -> None:
+    task = write_task(tmp_path / "tasks" / "library", toml=TOML, test=f"#!/bin/bash\n{PAY}\n")
+    write_dockerfile(
+        task, f"FROM {BASE}\nRUN mkdir -p /opt /usr/lib && touch /usr/lib/libz.so.1 {made}\n"
+    )
+    kwargs = {**read_kwargs(folder), "path": str(tmp_path / "tasks")}
+    step = await play(kwargs, bash(f"touch {changed}"))
+    assert step[4]["harbor"]["tampered"] == tampered
+    assert step[1] == float(not tampered)
 
 
 def refuse(folder: Path, **changes: Any) -> str:

@@ -1,8 +1,10 @@
 """Tampering, artefacts and the oracle's plan: rules without a container.
 
 Mutants seen caught: `/usr` not watched, shadowing programs let through, folders taken for files,
-the entry point not watched, a package beside a module let through, bytecode kept, links out of an
-artefact, set-id bits kept, a script's flags dropped.
+the entry point not watched, a package beside a module let through, bytecode kept, folders on the
+way to programs not watched, folders in the place of programs let through, the order of musl not
+kept, entry points of other Pythons listed, links out of an artefact, set-id bits kept, a script's
+flags dropped.
 """
 
 import io
@@ -129,6 +131,15 @@ def test_a_new_library_hides_another_where_the_loader_is_told() -> None:
     assert list_hidden("/opt/x/libc.so.6") == ()
     assert list_hidden(libc, is_cached=True) == ()
     assert list_hidden("/opt/x/libc.txt", is_cached=True) == ()
+
+
+def test_musl_finds_a_new_library_before_another() -> None:
+    places = ("/usr/local/lib", "/usr/lib")
+    assert list_hidden("/lib/libz.so.1") == tuple(f"{place}/libz.so.1" for place in places)
+    assert list_hidden("/usr/local/lib/libz.so") == ("/usr/lib/libz.so",)
+    assert list_hidden("/usr/lib/libz.so") == ()
+    assert list_hidden("/lib/libz.txt") == ()
+    assert list_hidden("/lib/libz.so.1", has_cache=True) == (), "of another loader"
 
 
 def test_bytecode_of_libraries_is_listed() -> None:
