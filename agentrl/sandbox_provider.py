@@ -72,7 +72,8 @@ class FileChange:
     path: str
     """Absolute path. A directory is `modified` when something in it changed, too."""
     kind: ChangeKind
-    """Kind of the difference."""
+    """Kind of the difference. A file in the place of a directory, or the other way round, is
+    `deleted` where the provider can tell."""
 
 
 @runtime_checkable

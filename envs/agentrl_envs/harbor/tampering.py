@@ -30,10 +30,16 @@ _ZIPPED = re.compile(r".*/lib(?:64)?/python3\d+\.zip")
 """Archive that Python looks through before its library."""
 _PYTHONS = ("python3", "python", "bin/python3", "bin/python")
 """Interpreters that read a `pyvenv.cfg`, from its folder."""
-_EXTENSION = "{}.cpython-3{}-{}-linux-gnu.so"
+_EXTENSION = ".cpython-3{}-{}-linux-gnu.so"
 _MACHINES = ("x86_64", "aarch64")
+_METADATA = (".dist-info", ".egg-info")
+"""Ends of the folders that describe Python's packages, in any case."""
 LOADER_CACHE = "/etc/ld.so.cache"
-"""File that says where programs find their libraries; `ldconfig` writes it."""
+"""File that says where programs find their libraries; `ldconfig` writes it. musl has none."""
+LOADER_FILES = (LOADER_CACHE, *(f"/etc/ld-musl-{machine}.path" for machine in _MACHINES))
+"""All files that say so."""
+_MUSL_FOLDERS = ("/lib", "/usr/local/lib", "/usr/lib")
+"""Folders that musl looks through for libraries, in their order."""
 _LIBRARY_FOLDERS = (
     *(f"/usr/lib/{machine}-linux-gnu" for machine in _MACHINES),
     *(f"/lib/{machine}-linux-gnu" for machine in _MACHINES),
@@ -64,12 +70,18 @@ def find_tampering(
     rows = {change.path: change for change in changes}
     parents = {str(parent) for path in rows for parent in PurePosixPath(path).parents}
     folders = [*SYSTEM_FOLDERS, *_list_program_folders(search_path, workdir)]
+    program_folders = {*SYSTEM_PROGRAMS, *LOCAL_FOLDERS, *search_path}
     return tuple(
         sorted(
             path
             for path, change in rows.items()
-            # A folder is modified when what it holds is.
-            if not (change.kind == "modified" and path in parents)
+            # A folder is modified when what it holds is; Docker says so of a program, too, which is
+            # a folder now.
+            if not (
+                change.kind == "modified"
+                and path in parents
+                and not _names_program(path, program_folders)
+            )
             and (path in hiding or path in watched or _is_tampering(change, folders))
         )
     )
@@ -84,14 +96,38 @@ def list_caches(changes: Iterable[FileChange]) -> tuple[str, ...]:
     )
 
 
+def list_entry_points(
+    changes: Iterable[FileChange], search_path: Sequence[str] = (), workdir: str = "/"
+) -> tuple[str, ...]:
+    """Return the new files that may name entry points to Pythons of the image: pytest loads the
+    plugins of those without being asked. A folder of them may be a link.
+    """
+    rows = {change.path for change in changes if change.kind == "added"}
+    parents = {str(PurePosixPath(path).parent) for path in rows}
+    folders = [*SYSTEM_FOLDERS, *_list_program_folders(search_path, workdir)]
+    listed: list[str] = []
+    for path in rows:
+        file = PurePosixPath(path)
+        metadata = file.parent if file.name == "entry_points.txt" else file
+        is_read = "/.local/lib/python3" in path or any(map(file.is_relative_to, folders))
+        if is_read and metadata.name.lower().endswith(_METADATA) and path not in parents:
+            listed.append(path)
+    return tuple(sorted(listed))
+
+
 def list_hidden(
-    path: str, search_path: Sequence[str] = (), *, is_cached: bool = False
+    path: str,
+    search_path: Sequence[str] = (),
+    *,
+    is_cached: bool = False,
+    has_cache: bool = False,
 ) -> tuple[str, ...]:
     """Return the paths that a new file would hide, if they are there.
 
     Of a program those of its name in the folders that are looked through later, of a Python module
     those of its name that `import` finds later, of a `pyvenv.cfg` the interpreters that read it; of
-    a shared library, where `LOADER_CACHE` has changed (`is_cached`), the system's of its name.
+    a shared library those of its name: where one of `LOADER_FILES` has changed (`is_cached`) the
+    system's, where the image has no `LOADER_CACHE` (`has_cache`) those that musl finds later.
     """
     file = PurePosixPath(path)
     folder = str(file.parent)
@@ -101,22 +137,34 @@ def list_hidden(
     later = [*search_path[search_path.index(folder) + 1 :]] if folder in search_path else []
     later += [*(SYSTEM_PROGRAMS if folder in LOCAL_FOLDERS else ())]
     programs = [f"{place}/{file.name}" for place in dict.fromkeys(later)]
-    is_library = is_cached and ".so" in file.suffixes and folder not in _LIBRARY_FOLDERS
-    libraries = [f"{place}/{file.name}" for place in _LIBRARY_FOLDERS] if is_library else []
+    places: list[str] = []
+    if ".so" in file.suffixes and is_cached and folder not in _LIBRARY_FOLDERS:
+        places += _LIBRARY_FOLDERS
+    if ".so" in file.suffixes and not has_cache and folder in _MUSL_FOLDERS:
+        places += _MUSL_FOLDERS[_MUSL_FOLDERS.index(folder) + 1 :]
+    libraries = [f"{place}/{file.name}" for place in dict.fromkeys(places)]
     return (*programs, *_list_hidden_modules(file, search_path), *libraries)
 
 
 def _list_hidden_modules(file: PurePosixPath, search_path: Iterable[str]) -> list[str]:
     is_package = file.name.startswith("__init__.")
     place = file.parent.parent if is_package else file.parent
-    name = (file.parent if is_package else file).name.partition(".")[0]
+    stem = file.name.partition(".")[0]
+    name = file.parent.name if is_package else stem
     if (
         file.suffix not in (".py", ".pyc", ".so")
         or (match := _LIBRARY.fullmatch(str(place))) is None
     ):
         return []
     # In one folder, a package is found before a module, and one that is compiled before its source.
-    hidden = [f"{place}/{name}.py"] if is_package or file.suffix == ".so" else []
+    extensions = [_EXTENSION.format(match["minor"], each) for each in _MACHINES]
+    hidden: list[str] = []
+    if is_package:
+        ends = extensions if place.name == "lib-dynload" else [".py"]
+        hidden += [f"{place}/{name}{end}" for end in ends]
+    if file.suffix == ".so":
+        ends = [end for end in (".abi3.so", ".py") if file.name != f"{stem}{end}"]
+        hidden += [f"{file.parent}/{stem}{end}" for end in ends]
     prefix, python = match["prefix"], match["python"]
     if prefix.endswith("/.local"):
         folders = [
@@ -131,7 +179,7 @@ def _list_hidden_modules(file: PurePosixPath, search_path: Iterable[str]) -> lis
     later = folders[folders.index(str(place)) + 1 :] if str(place) in folders else []
     for folder in later:
         hidden += (
-            [f"{folder}/{_EXTENSION.format(name, match['minor'], each)}" for each in _MACHINES]
+            [f"{folder}/{name}{extension}" for extension in extensions]
             if folder.endswith("/lib-dynload")
             else [f"{folder}/{name}.py", f"{folder}/{name}/__init__.py"]
         )
@@ -171,6 +219,17 @@ def _is_cache(path: str) -> bool:
     )
 
 
+def _names_program(path: str, program_folders: Collection[str]) -> bool:
+    """Return whether a path is that of a program, a module or a library, and no folder's."""
+    file = PurePosixPath(path)
+    is_folder = file.name == "__pycache__" or any(
+        PurePosixPath(folder).is_relative_to(path) for folder in program_folders
+    )
+    return not is_folder and (
+        str(file.parent) in program_folders or file.suffix == ".py" or ".so" in file.suffixes
+    )
+
+
 def _is_tampering(change: FileChange, folders: Iterable[str]) -> bool:
     path = PurePosixPath(change.path)
     if change.path in _PRELOADED or path.name in _STARTED or _ZIPPED.fullmatch(change.path):
@@ -179,4 +238,7 @@ def _is_tampering(change: FileChange, folders: Iterable[str]) -> bool:
         return False
     if change.kind == "added":
         return path.suffix == ".pth" and "python" in change.path
-    return any(path.is_relative_to(folder) for folder in folders)
+    return any(
+        path.is_relative_to(folder) or PurePosixPath(folder).is_relative_to(path)
+        for folder in folders
+    )

@@ -36,8 +36,10 @@ from agentrl_envs.harbor.rewards import (
 )
 from agentrl_envs.harbor.tampering import (
     LOADER_CACHE,
+    LOADER_FILES,
     find_tampering,
     list_caches,
+    list_entry_points,
     list_hidden,
 )
 from agentrl_envs.harbor.task_config import HealthcheckSection
@@ -49,6 +51,9 @@ ChangedPrograms = Literal["zero", "allow"]
 ARTIFACTS = "/logs/artifacts"
 OUTPUT_FILE = "/logs/verifier/test-stdout.txt"
 _OUTPUT_BYTES = 2**22
+_ENTRY_POINTS_BYTES = 2**20
+_PLUGINS = b"pytest11"
+"""Section of entry points that pytest loads when it starts."""
 _SHOWN_CHARACTERS = 2000
 _PREPARE_S = 60.0
 _CLEAN = (
@@ -128,7 +133,7 @@ class HarborVerifier:
             return await self._verify_apart(agent, began_s)
         if self.agent_processes == "end":
             await agent.halt()
-        caches: Sequence[str] = ()
+        unsafe: Sequence[str] = ()
         if self.changed_programs == "zero":
             changes = await agent.changes() or ()
             tampered = find_tampering(
@@ -141,12 +146,13 @@ class HarborVerifier:
             if tampered:
                 seconds = time.monotonic() - began_s
                 return HarborVerdict(reward=0.0, tampered=tampered, seconds=seconds)
-            caches = list_caches(changes)
+            plugins = await _find_plugins(agent, changes, self.places)
+            unsafe = [*list_caches(changes), *plugins]
         if self.agent_processes == "end":
             await agent.resume()
-        for at in range(0, len(caches), _REMOVED_AT_A_TIME):
-            removed = caches[at : at + _REMOVED_AT_A_TIME]
-            await self._make_ready(agent, ["rm", "-f", "--", *removed])
+        for at in range(0, len(unsafe), _REMOVED_AT_A_TIME):
+            removed = unsafe[at : at + _REMOVED_AT_A_TIME]
+            await self._make_ready(agent, ["rm", "-rf", "--", *removed])
         return await self._run_tests(agent, began_s, put_tests=True)
 
     async def _collect(self, agent: ProviderContainer) -> None:
@@ -300,11 +306,12 @@ async def _find_hiding(
 ) -> frozenset[str]:
     """Return the new paths that hide something that the image has; the engine looks."""
     added = {change.path for change in changes if change.kind == "added"}
-    is_cached = any(change.path == LOADER_CACHE for change in changes)
+    is_cached = any(change.path in LOADER_FILES for change in changes)
+    has_cache = not is_cached and await _has_path(container, LOADER_CACHE)
     there: dict[str, bool] = {}
     hiding: list[str] = []
     for path in added:
-        for hidden in list_hidden(path, search_path, is_cached=is_cached):
+        for hidden in list_hidden(path, search_path, is_cached=is_cached, has_cache=has_cache):
             # Nothing of the image's is in a folder that is new.
             if hidden in added or str(PurePosixPath(hidden).parent) in added:
                 continue
@@ -314,6 +321,18 @@ async def _find_hiding(
                 hiding.append(path)
                 break
     return frozenset(hiding)
+
+
+async def _find_plugins(
+    container: ProviderContainer, changes: Sequence[FileChange], places: ProgramPlaces
+) -> list[str]:
+    """Return the new files that name plugins of pytest, or that cannot be read."""
+    plugins: list[str] = []
+    for path in list_entry_points(changes, places.search_path, places.workdir):
+        content = await _read(container, path, _ENTRY_POINTS_BYTES)
+        if content is None or _PLUGINS in content:
+            plugins.append(path)
+    return plugins
 
 
 async def _has_path(container: ProviderContainer, path: str) -> bool:

@@ -88,7 +88,8 @@ async def test_root_inside_is_nobody_here(provider: NamespaceProvider) -> None:
 async def test_changes_are_those_of_the_container(provider: NamespaceProvider) -> None:
     script = (
         "rm -r /usr/share/words; mkdir /usr/share/words; echo x >/usr/share/words/new; "
-        "echo x >>/etc/passwd; cd /tmp; name=$(printf 'n%.0s' {1..250}); "
+        "echo x >>/etc/passwd; mkdir /root/new; rm -r /root/new; "
+        "cd /tmp; name=$(printf 'n%.0s' {1..250}); "
         "for at in {1..30}; do mkdir $name && cd $name || exit 1; done; touch end"
     )
     container = await provider.start(SPEC)
@@ -100,7 +101,35 @@ async def test_changes_are_those_of_the_container(provider: NamespaceProvider) -
     assert rows["/usr/share/words"] == "modified"
     assert rows["/usr/share/words/one"] == "deleted"
     assert rows["/etc/passwd"] == "modified"
+    assert "/root" not in rows, "nothing in it is another"
     assert sum(path.endswith("n" * 250) for path in rows) >= 14
+    await container.stop()
+
+
+async def test_what_a_folder_made_anew_lacks_is_deleted(
+    provider: NamespaceProvider, tmp_path: Path
+) -> None:
+    script = (
+        "cd /srv; rm -r lib; mkdir -p lib/python/site/kept lib/other; "
+        "echo x >lib/python/site/kept/__init__.py"
+    )
+    (tmp_path / "lib/python/site/kept").mkdir(parents=True)
+    (tmp_path / "lib/python/site/gone").mkdir()
+    for name in ("site/kept/__init__.py", "site/kept/part.py", "site/gone/__init__.py"):
+        (tmp_path / "lib/python" / name).write_text("x")
+    (tmp_path / "Dockerfile").write_text(f"FROM {BASE}\nCOPY lib /srv/lib\n")
+    image = await provider.build(str(tmp_path), timeout_s=60)
+    container = await provider.start(ContainerSpec(image=image))
+    output = await container.exec(["bash", "-c", script], timeout_s=20)
+    assert output.exit_code == 0, output
+    await container.halt()
+    rows = {change.path: change.kind for change in await container.changes()}
+    assert {path for path, kind in rows.items() if kind == "deleted"} == {
+        "/srv/lib/python/site/kept/part.py",
+        "/srv/lib/python/site/gone",
+    }
+    assert rows["/srv/lib/python/site/kept/__init__.py"] == "modified"
+    assert rows["/srv/lib/other"] == "added"
     await container.stop()
 
 

@@ -22,14 +22,16 @@ def find_changes(upper: Path, layers: Sequence[Path]) -> list[FileChange]:
     """Return the changes of an upper layer to those below it, the last of which is first.
 
     A container may run meanwhile: no link is followed, and what is gone when it is looked into is
-    left out. Folders whose path is longer than the kernel opens are told, and not looked into.
+    left out. Folders whose path is longer than the kernel opens are told, and not looked into;
+    those that differ in nothing but their time are not told.
     """
     changes: list[FileChange] = []
+    alike: set[str] = set()
     upper_fd = os.open(upper, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    waiting: list[tuple[str, Sequence[Path]]] = [("", layers)]
+    waiting: list[tuple[str, Sequence[Path], bool]] = [("", layers, False)]
     try:
         while waiting:
-            folder, below = waiting.pop()
+            folder, below, is_hiding = waiting.pop()
             try:
                 folder_fd = _open_below(upper_fd, f".{folder}")
             except OSError as error:
@@ -37,24 +39,32 @@ def find_changes(upper: Path, layers: Sequence[Path]) -> list[FileChange]:
                     raise
                 continue
             try:
-                for change, merged in _compare_folder(folder_fd, folder, below):
+                if below and _has_attributes(folder_fd, below[0]):
+                    alike.add(folder)
+                is_hiding = is_hiding or _is_opaque(folder_fd)
+                for change, merged in _compare_folder(folder_fd, folder, below, is_hiding):
                     changes.append(change)
                     if merged is not None:
-                        waiting.append((change.path, merged))
+                        waiting.append((change.path, merged, is_hiding))
             finally:
                 os.close(folder_fd)
     finally:
         os.close(upper_fd)
-    return changes
+    differing = [change.path for change in changes if change.path not in alike]
+    told = {*differing, *(str(parent) for path in differing for parent in Path(path).parents)}
+    return [change for change in changes if change.path in told]
 
 
 def _compare_folder(
-    folder_fd: int, folder: str, below: Sequence[Path]
+    folder_fd: int, folder: str, below: Sequence[Path], is_hiding: bool
 ) -> Iterator[tuple[FileChange, Sequence[Path] | None]]:
-    """Yield the changes in one folder, each with the image's folders where it is one itself."""
+    """Yield the changes in one folder, each with the image's folders where it is one itself.
+
+    An opaque folder, and each in it, is hiding those of the image: what it lacks is deleted.
+    """
     with os.scandir(folder_fd) as entries:
         rows = sorted(entries, key=lambda entry: entry.name)
-    if _is_opaque(folder_fd):
+    if is_hiding:
         for name in sorted(_list_names(below) - {entry.name for entry in rows}):
             yield FileChange(f"{folder}/{name}", "deleted"), None
     for entry in rows:
@@ -71,8 +81,12 @@ def _compare_folder(
                 yield FileChange(path, "deleted"), None
             continue
         merged = _list_merged(places) if is_in_image else []
-        change = FileChange(path, "modified" if is_in_image else "added")
-        yield change, merged if stat.S_ISDIR(status.st_mode) else None
+        is_folder = stat.S_ISDIR(status.st_mode)
+        if not is_in_image:
+            change = FileChange(path, "added")
+        else:
+            change = FileChange(path, "modified" if is_folder == bool(merged) else "deleted")
+        yield change, merged if is_folder else None
 
 
 def _open_below(folder_fd: int, path: str) -> int:
@@ -82,6 +96,12 @@ def _open_below(folder_fd: int, path: str) -> int:
     libc = ctypes.CDLL(None, use_errno=True)
     result = libc.syscall(_OPENAT2, folder_fd, os.fsencode(path), how, len(how))
     return kernel.check(result, path[:200])
+
+
+def _has_attributes(folder_fd: int, other: Path) -> bool:
+    """Return whether two folders have the same mode and owner."""
+    one, two = os.fstat(folder_fd), os.stat(other)
+    return (one.st_mode, one.st_uid, one.st_gid) == (two.st_mode, two.st_uid, two.st_gid)
 
 
 def _list_merged(places: Sequence[Path]) -> list[Path]:

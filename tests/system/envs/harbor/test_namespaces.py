@@ -3,7 +3,8 @@
 No test asks an engine, and DOCKER_HOST names nobody.
 
 Mutants seen caught: networks and images of a name not looked at, only the first task planned, a run
-that begins without being asked.
+that begins without being asked, plugins of pytest and links to them kept, the cache of the
+loader not looked at.
 """
 
 import json
@@ -89,8 +90,8 @@ def read_kwargs(folder: Path) -> dict[str, Any]:
     return dict(load_config(folder / "run.yaml").env.kwargs)
 
 
-async def play(folder: Path, *actions: Action) -> Step:
-    env = make("harbor", **read_kwargs(folder))
+async def play(kwargs: dict[str, Any], *actions: Action) -> Step:
+    env = make("harbor", **kwargs)
     try:
         await env.reset()
         for action in actions:
@@ -110,7 +111,7 @@ async def test_the_oracle_is_paid_and_nothing_done_is_not(folder: Path) -> None:
     (task,) = env.tasks("train")
     assert (await play_gold(env, task)).reward == 1.0
     await env.close()
-    step = await play(folder)
+    step = await play(read_kwargs(folder))
     assert (step[1], step[2]) == (0.0, True)
 
 
@@ -121,11 +122,62 @@ async def test_the_oracle_is_paid_and_nothing_done_is_not(folder: Path) -> None:
         f"setsid nohup bash -c 'while :; do {PAY}; done' >/dev/null 2>&1 &",
         "printf '#!/bin/bash\\nexit 0\\n' >/usr/bin/cmp && chmod 755 /usr/bin/cmp",
         "rm -r /usr/bin; mkdir /usr/bin",
+        "cp -r /usr /other && printf '#!/bin/bash\\nexit 0\\n' >/other/bin/cmp && rm -r /usr && "
+        "/other/bin/ln -s /other /usr",
     ],
 )
 async def test_a_cheat_is_paid_nothing(folder: Path, command: str) -> None:
-    step = await play(folder, bash(command))
+    step = await play(read_kwargs(folder), bash(command))
     assert step[1] == 0.0
+
+
+async def test_plugins_of_pytest_that_an_agent_installed_are_not_loaded(
+    folder: Path, tmp_path: Path
+) -> None:
+    site = "/usr/local/lib/python3.11/site-packages"
+    install = (
+        f"mkdir -p {site} && cd {site} && mkdir plugin.dist-info tool.dist-info /srv/linked && "
+        "printf '[pytest11]\\nx = x\\n' >plugin.dist-info/entry_points.txt && "
+        "echo x >plugin.dist-info/METADATA && cp plugin.dist-info/entry_points.txt /srv/linked && "
+        "ln -s /srv/linked linked.dist-info && "
+        "ln -s /srv/linked/entry_points.txt tool.dist-info/entry_points.txt && "
+        "mkdir other.dist-info && printf '[console_scripts]\\nx = x\\n' "
+        ">other.dist-info/entry_points.txt && mkdir -p /srv/venv/lib && cp -r . /srv/venv/lib"
+    )
+    test = (
+        f"#!/bin/bash\ncd {site} && set -- *.dist-info/* /srv/venv/lib/plugin.dist-info/*\n"
+        'echo "$@" && [ "$*" = "other.dist-info/entry_points.txt plugin.dist-info/METADATA '
+        '/srv/venv/lib/plugin.dist-info/METADATA /srv/venv/lib/plugin.dist-info/entry_points.txt" '
+        "]\necho $((1 - $?)) >/logs/verifier/reward.txt\n"
+    )
+    task = write_task(tmp_path / "tasks" / "plugin", toml=TOML, test=test)
+    write_dockerfile(task, f"FROM {BASE}\nWORKDIR /srv\n")
+    kwargs = {**read_kwargs(folder), "path": str(tmp_path / "tasks")}
+    step = await play(kwargs, bash(install))
+    assert step[1] == 1.0, step[4]
+    step = await play({**kwargs, "changed_programs": "allow"}, bash(install))
+    assert step[1] == 0.0, "the user took it upon himself"
+
+
+@pytest.mark.parametrize(
+    ("made", "changed", "tampered"),
+    [
+        ("", "/lib/libz.so.1", ["/lib/libz.so.1"]),
+        ("/etc/ld.so.cache", "/lib/libz.so.1", []),
+        ("/etc/ld.so.cache", "/opt/libz.so.1 /etc/ld-musl-x86_64.path", ["/opt/libz.so.1"]),
+    ],
+)
+async def test_a_library_that_is_found_before_the_images_is_tampering(
+    made: str, changed: str, tampered: list[str], folder: Path, tmp_path: Path
+) -> None:
+    task = write_task(tmp_path / "tasks" / "library", toml=TOML, test=f"#!/bin/bash\n{PAY}\n")
+    write_dockerfile(
+        task, f"FROM {BASE}\nRUN mkdir -p /opt /usr/lib && touch /usr/lib/libz.so.1 {made}\n"
+    )
+    kwargs = {**read_kwargs(folder), "path": str(tmp_path / "tasks")}
+    step = await play(kwargs, bash(f"touch {changed}"))
+    assert step[4]["harbor"]["tampered"] == tampered
+    assert step[1] == float(not tampered)
 
 
 def refuse(folder: Path, **changes: Any) -> str:

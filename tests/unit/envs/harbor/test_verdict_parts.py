@@ -1,8 +1,10 @@
 """Tampering, artefacts and the oracle's plan: rules without a container.
 
 Mutants seen caught: `/usr` not watched, shadowing programs let through, folders taken for files,
-the entry point not watched, a package beside a module let through, bytecode kept, links out of an
-artefact, set-id bits kept, a script's flags dropped.
+the entry point not watched, a package beside a module let through, bytecode kept, folders on the
+way to programs not watched, folders in the place of programs let through, the order of musl not
+kept, entry points of other Pythons listed, links out of an artefact, set-id bits kept, a script's
+flags dropped.
 """
 
 import io
@@ -17,7 +19,12 @@ from agentrl.message import Message
 from agentrl.sandbox_provider import ChangeKind, FileChange
 from agentrl_envs.harbor.archives import clean_artifact, pack_folders, pack_tree
 from agentrl_envs.harbor.oracle import plan_oracle, play_oracle
-from agentrl_envs.harbor.tampering import find_tampering, list_caches, list_hidden
+from agentrl_envs.harbor.tampering import (
+    find_tampering,
+    list_caches,
+    list_entry_points,
+    list_hidden,
+)
 from agentrl_envs.harbor.task_folder import read_task
 from agentrl_sandbox.provider.content import compute_digest, read_file
 from tests.support.harbor_tasks import TOML, write_task
@@ -74,6 +81,22 @@ def test_what_prepares_a_verdict(path: str, kind: ChangeKind, tampered: bool) ->
         ("/usr/lib/python3.11/csv/__init__.py", "/usr/lib/python3.11/csv.py"),
         ("/usr/lib/python3.11/csv.cpython-311-x86_64-linux-gnu.so", "/usr/lib/python3.11/csv.py"),
         (
+            "/usr/lib/python3.11/json/__init__.cpython-311-x86_64-linux-gnu.so",
+            "/usr/lib/python3.11/json/__init__.py",
+        ),
+        (
+            "/usr/local/lib/python3.11/site-packages/pytest/__init__.abi3.so",
+            "/usr/local/lib/python3.11/site-packages/pytest/__init__.py",
+        ),
+        (
+            "/opt/venv/lib/python3.11/site-packages/x/_rust.cpython-311-x86_64-linux-gnu.so",
+            "/opt/venv/lib/python3.11/site-packages/x/_rust.abi3.so",
+        ),
+        (
+            "/usr/lib/python3.11/lib-dynload/_csv/__init__.py",
+            "/usr/lib/python3.11/lib-dynload/_csv.cpython-311-x86_64-linux-gnu.so",
+        ),
+        (
             "/usr/lib/python3.11/_csv.py",
             "/usr/lib/python3.11/lib-dynload/_csv.cpython-311-x86_64-linux-gnu.so",
         ),
@@ -110,6 +133,15 @@ def test_a_new_library_hides_another_where_the_loader_is_told() -> None:
     assert list_hidden("/opt/x/libc.txt", is_cached=True) == ()
 
 
+def test_musl_finds_a_new_library_before_another() -> None:
+    places = ("/usr/local/lib", "/usr/lib")
+    assert list_hidden("/lib/libz.so.1") == tuple(f"{place}/libz.so.1" for place in places)
+    assert list_hidden("/usr/local/lib/libz.so") == ("/usr/lib/libz.so",)
+    assert list_hidden("/usr/lib/libz.so") == ()
+    assert list_hidden("/lib/libz.txt") == ()
+    assert list_hidden("/lib/libz.so.1", has_cache=True) == (), "of another loader"
+
+
 def test_bytecode_of_libraries_is_listed() -> None:
     paths = [
         "/usr/lib/python3.11/__pycache__/csv.cpython-311.pyc",
@@ -121,6 +153,33 @@ def test_bytecode_of_libraries_is_listed() -> None:
     assert list_caches([FileChange(paths[0], "deleted")]) == ()
 
 
+@pytest.mark.parametrize(
+    ("path", "is_listed"),
+    [
+        ("/usr/local/lib/python3.11/site-packages/x-1.dist-info/entry_points.txt", True),
+        ("/usr/lib/python3/dist-packages/x.EGG-INFO/entry_points.txt", True),
+        ("/opt/venv/lib/python3.11/site-packages/x-1.dist-info/entry_points.txt", True),
+        ("/home/u/.local/lib/python3.11/site-packages/x.egg-info/entry_points.txt", True),
+        ("/usr/local/lib/python3.11/site-packages/x-1.dist-info", True),
+        ("/usr/local/lib/python3.11/site-packages/x/entry_points.txt", False),
+        ("/usr/local/lib/python3.11/site-packages/x-1.dist-info/METADATA", False),
+        ("/app/venv/lib/python3.11/site-packages/x-1.dist-info/entry_points.txt", False),
+        ("/tmp/venv/lib/python3.11/site-packages/x-1.dist-info/entry_points.txt", False),
+    ],
+)
+def test_entry_points_of_the_images_pythons_are_listed(path: str, is_listed: bool) -> None:
+    search_path = ["/opt/venv/bin", "/app/venv/bin"]
+    listed = list_entry_points([FileChange(path, "added")], search_path, "/app")
+    assert listed == ((path,) if is_listed else ())
+    assert list_entry_points([FileChange(path, "deleted")], search_path, "/app") == ()
+
+
+def test_a_folder_of_entry_points_is_read_by_its_file() -> None:
+    folder = "/usr/local/lib/python3.11/site-packages/x-1.dist-info"
+    changes = [FileChange(f"{folder}{name}", "added") for name in ("", "/entry_points.txt")]
+    assert list_entry_points(changes) == (f"{folder}/entry_points.txt",)
+
+
 def test_a_folder_is_not_its_content() -> None:
     changes = [
         FileChange("/usr", "modified"),
@@ -129,6 +188,52 @@ def test_a_folder_is_not_its_content() -> None:
     ]
     assert find_tampering(changes) == ()
     assert find_tampering(changes[:2]) == ("/usr/bin",), "its own mode or owner"
+
+
+@pytest.mark.parametrize("kind", ["modified", "deleted"])
+@pytest.mark.parametrize(
+    ("path", "tampered"),
+    [
+        ("/usr/local", True),
+        ("/opt", True),
+        ("/opt/venv", True),
+        ("/usr/share", False),
+        ("/opt/data", False),
+        ("/app/tools", False),
+    ],
+)
+def test_a_folder_on_the_way_to_programs_is_what_it_was(
+    path: str, kind: ChangeKind, tampered: bool
+) -> None:
+    search_path = ["/opt/venv/bin", "/app/tools/bin"]
+    changes = [FileChange("/srv/new", "added"), FileChange(path, kind)]
+    tampering = find_tampering(changes, search_path=search_path, workdir="/app")
+    assert tampering == ((path,) if tampered else ())
+    within = [FileChange(path, "modified"), FileChange(f"{path}/new", "added")]
+    assert find_tampering(within, search_path=search_path, workdir="/app") == ()
+
+
+@pytest.mark.parametrize(
+    ("path", "tampered"),
+    [
+        ("/opt/venv/bin/pytest", True),
+        ("/usr/bin/cmp", True),
+        ("/usr/local/bin/report", True),
+        ("/usr/local/lib/python3.11/csv.py", True),
+        ("/usr/lib/x86_64-linux-gnu/libz.so.1", True),
+        ("/usr/lib/python3.11/json", False),
+        ("/usr/lib/x86_64-linux-gnu", False),
+        ("/opt/venv/bin/__pycache__", False),
+        ("/opt/tools/bin", False),
+        ("/app/tools/bin/make", False),
+        ("/app/main.py", False),
+    ],
+)
+def test_a_program_that_is_a_folder_now_is_another_one(path: str, tampered: bool) -> None:
+    changes = [FileChange(path, "modified"), FileChange(f"{path}/x", "added")]
+    search_path = ["/opt/venv/bin", "/opt/tools", "/opt/tools/bin", "/app/tools/bin"]
+    tampering = find_tampering(changes, search_path=search_path, workdir="/app")
+    assert tampering == ((path,) if tampered else ())
 
 
 def archive_of(*members: tuple[str, bytes, str, int]) -> bytes:
