@@ -66,6 +66,8 @@ def _read_python(text: str, at: int, number: int) -> CallPart:
             if token == ")":
                 arguments = "{" + "".join(tokens) + "}"
                 read = read_arguments(arguments, 0, name=head[1], call_id=f"call_{number}")
+                if read.call and read.end != len(arguments):
+                    return CallPart("a } ends the arguments before )", end)
                 return CallPart(read.call or read.error, end)
             tokens.append(token)
     except ValueError as error:

@@ -222,6 +222,8 @@ BROKEN: list[tuple[str, str, str]] = [
     ("lfm2", LFM2_F.replace("'1'", "9" * 5_000), "more than 308 digits"),
     ("lfm2", LFM2_F.replace("'1'", "[" * 99 + "]" * 99), "nested more than 64 deep"),
     ("lfm2", LFM2_F.replace("'1'", "1, a=2"), "twice"),
+    ("lfm2", LFM2_F.replace("'1'", "{'b': 1}}, c=2"), "a } ends the arguments"),
+    ("lfm2", LFM2_F.replace("'1'", "1}, {b=2"), "a } ends the arguments"),
     ("lfm2", LFM2_F.removesuffix(LFM2_END), f"{LFM2_END} is missing"),
     ("harmony", HARMONY_F.removesuffix("}"), "broken JSON"),
 ]
