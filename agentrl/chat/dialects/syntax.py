@@ -135,22 +135,33 @@ def check_arguments(name: str, arguments: Mapping[str, object], *, size: str) ->
 
 
 def read_named(
-    text: str, at: int, *, before: str = "", mark: str, after: str = "", call_id: str = ""
+    text: str,
+    at: int,
+    *,
+    before: str = "",
+    mark: str,
+    after: str = "",
+    section: Sequence[str],
+    inner: Sequence[str] = (),
+    call_id: str = "",
 ) -> CallPart:
     """Read a call that is `before`, a name, `mark`, the JSON of its arguments and `after`.
 
-    Without a `call_id` the name is the id, too.
+    Without a `call_id` the name is the id, too. No name holds a mark of `section`, around the calls
+    of a turn, or of `inner`, around one of them.
     """
     at = skip_space(text, at)
     if not text.startswith(before, at):
         return CallPart(f"{before} is missing", None)
     name_at = at + len(before)
     position = text.find(mark, name_at, name_at + 2 * NAME_MAX + len(mark))
-    if position < 0:
-        return CallPart(f"{mark.strip()} is missing behind the name", None)
     name = text[name_at:position].strip()
-    if wrong := check_name(name):
-        return CallPart(wrong, None)
+    if position < 0 or any(other in name for other in (*section, *inner)):
+        wrong = f"{mark.strip()} is missing behind the name"
+    else:
+        wrong = check_name(name)
+    if wrong:
+        return CallPart(wrong, _find_next(text, name_at, before=before, section=section))
     read = read_arguments(text, position + len(mark), name=name, call_id=call_id or name)
     result = read.call or read.error
     if read.end is None or not after:
@@ -159,6 +170,14 @@ def read_named(
     if text.startswith(after.strip(), end):
         return CallPart(result, end + len(after.strip()))
     return CallPart(read.error or f"{after.strip()} is missing behind the arguments", None)
+
+
+def _find_next(text: str, at: int, *, before: str, section: Sequence[str]) -> int | None:
+    """Return the beginning of the next call of the same section, or None."""
+    begin = text.find(before, at) if before else -1
+    if begin < 0 or any(text.find(mark, at, begin) >= 0 for mark in section):
+        return None
+    return begin
 
 
 def write_json(value: object) -> str:

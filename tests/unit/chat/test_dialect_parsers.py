@@ -237,6 +237,34 @@ def test_broken_calls_say_what_is_wrong(name: str, text: str, problem: str) -> N
     assert "Write " in action.malformed[-1]
 
 
+NAME_MARKS = {
+    "kimi_k2": "<|tool_call_argument_begin|>",
+    "deepseek_v3": "\n```json\n",
+    "deepseek_v31": SEP,
+    "mistral": "[ARGS]",
+    "mistral_v11": "[ARGS]",
+}
+
+
+@pytest.mark.parametrize("gap", ["", "x" * 600], ids=["near", "far"])
+@pytest.mark.parametrize("name", NAME_MARKS)
+def test_a_name_does_not_reach_into_the_next_call(name: str, gap: str) -> None:
+    dialect, mark = DIALECTS[name], NAME_MARKS[name]
+    sections = f"{dialect.write('', TWO[:1])}\nSo.\n{dialect.write('', TWO[1:])}"
+    for turn, text in ((dialect.write("", TWO), ""), (sections, "So.")):
+        action = dialect.parse(turn.replace(mark, gap, 1), 0)
+        assert plain(action.tool_calls) == plain(TWO[1:])
+        assert len(action.malformed) == 1
+        assert f"{mark.strip()} is missing behind the name" in action.malformed[0]
+        assert action.text.strip() == ("" if "mistral" in name else text)
+
+
+@pytest.mark.parametrize("end", [CALL_BEGIN, CALL_END, SEP, CALLS_BEGIN, CALLS_END])
+def test_a_name_holds_no_mark(end: str) -> None:
+    text = DIALECTS["deepseek_v3"].write("", (F,)).replace("f\n", f"f{end}\n")
+    assert not DIALECTS["deepseek_v3"].parse(text, 0).tool_calls
+
+
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")))
 def test_any_text_comes_back_from_the_notation_of_python(text: str) -> None:
     call = ToolCall("call_0", "f", {"a": text, "b": {"c": text}, "d": [text]})
