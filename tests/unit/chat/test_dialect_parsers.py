@@ -100,6 +100,12 @@ GOLDEN: list[tuple[str, str, Action]] = [
         DSML.format("false", "[1]"),
         Action("", (ToolCall("call_0", "f", {"a": [1]}),)),
     ),
+    (
+        "deepseek_v32",
+        DSML.format("false", '\n {"x": 1}\t\r\n'),
+        Action("", (ToolCall("call_0", "f", {"a": {"x": 1}}),)),
+    ),
+    ("deepseek_v32", DSML.format("true", " 1\n"), Action("", calling(" 1\n"))),
     ("kimi_k2", KIMI, Action("", (ToolCall("functions.f:3", "f", {"a": "1"}),))),
     ("kimi_k2", f"Hm {KIMI} so", Action("Hm \n so", (ToolCall("functions.f:3", "f", {"a": "1"}),))),
     (
