@@ -50,8 +50,12 @@ def _write_kimi(call: ToolCall, number: int) -> str:
 
 
 def write_kimi_id(name: str, call_id: str) -> str:
-    """Return the id of a call as Kimi numbers it: `functions.NAME:NUMBER`."""
-    if _KIMI_ID.match(call_id):
+    """Return the id of a call as Kimi numbers it: `functions.NAME:NUMBER`.
+
+    An id of that form is kept unless it names another tool; an answer may come without a name.
+    """
+    numbered = _KIMI_ID.match(call_id)
+    if numbered and name in ("", numbered[1]):
         return call_id
     return f"functions.{name}:{_read_number(call_id)}"
 

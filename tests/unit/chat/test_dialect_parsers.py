@@ -20,7 +20,15 @@ from agentrl.chat.dialects import DIALECTS
 from agentrl.chat.dialects.gemma4 import GEMMA4
 from agentrl.chat.dialects.harmony import HARMONY
 from agentrl.chat.dialects.listed_calls import LFM2
-from agentrl.chat.dialects.named_calls import CALL_BEGIN, CALL_END, CALLS_BEGIN, CALLS_END, SEP
+from agentrl.chat.dialects.named_calls import (
+    CALL_BEGIN,
+    CALL_END,
+    CALLS_BEGIN,
+    CALLS_END,
+    KIMI_K2,
+    SEP,
+    write_kimi_id,
+)
 from agentrl.env import Action
 from agentrl.message import ToolCall
 from agentrl.runtime.argument_types import type_arguments
@@ -241,6 +249,27 @@ def test_broken_calls_say_what_is_wrong(name: str, text: str, problem: str) -> N
     assert len(action.malformed) == 1
     assert problem in action.malformed[-1]
     assert "Write " in action.malformed[-1]
+
+
+@pytest.mark.parametrize(
+    ("call_id", "name", "written"),
+    [
+        ("step:3", "search", "functions.search:3"),
+        ("functions.step:3", "search", "functions.search:3"),
+        ("functions.f:3", "functions.f", "functions.functions.f:3"),
+        ("search:3", "search", "search:3"),
+        ("functions.search:3", "search", "functions.search:3"),
+        ("functions.a:b:3", "a:b", "functions.a:b:3"),
+        ("call_3", "search", "functions.search:3"),
+        ("functions.search:3", "", "functions.search:3"),
+    ],
+)
+def test_an_id_of_kimi_names_the_tool_of_its_call(call_id: str, name: str, written: str) -> None:
+    assert write_kimi_id(name, call_id) == written
+    if name:
+        call = ToolCall(call_id, name, {})
+        read = KIMI_K2.parse(KIMI_K2.write("", (call,)), 0)
+        assert read.tool_calls == (replace(call, id=written),)
 
 
 NAME_MARKS = {
