@@ -83,6 +83,7 @@ KIMI_K2 = make_dialect(
         wanted="Write <|tool_call_begin|>functions.NAME:0<|tool_call_argument_begin|>{...}"
         "<|tool_call_end|> between <|tool_calls_section_begin|> and <|tool_calls_section_end|>",
         section=True,
+        write_id=write_kimi_id,
     ),
     adapt=_adapt_kimi,
 )
@@ -238,6 +239,7 @@ MISTRAL_V11 = make_dialect(
         begin=lambda tool: f"{tool}[CALL_ID]" if tool else "",
         wanted="Write [TOOL_CALLS]NAME[CALL_ID]abcdefghi[ARGS]{...}",
         thinking=MISTRAL_MARKS,
+        write_id=lambda name, call_id: write_mistral_id(call_id),
     ),
     adapt=adapt_mistral,
 )

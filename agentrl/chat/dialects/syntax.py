@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -61,6 +61,8 @@ class CallSyntax:
     """Behind `open` and before `close`."""
     thinking: Marks = MARKS
     """Marks around thinking, in which no call is looked for."""
+    write_id: Callable[[str, str], str] = lambda name, call_id: call_id
+    """Return the id of a call of a tool as `write` writes it."""
 
 
 def parse_turn(syntax: CallSyntax, text: str, start: int) -> Action:
@@ -77,7 +79,7 @@ def parse_turn(syntax: CallSyntax, text: str, start: int) -> Action:
         parts, read_to = _read_block(syntax, text, begin, number=len(calls))
         for part in parts[:room]:
             if isinstance(part, ToolCall):
-                calls.append(part)
+                calls.append(_with_own_id(syntax, part, calls))
             else:
                 malformed.append(f"Malformed tool call: {part}. {syntax.wanted}")
         if len(parts) > room:
@@ -183,6 +185,16 @@ def _find_next(text: str, at: int, *, before: str, section: Sequence[str]) -> in
 def write_json(value: object) -> str:
     """Return a value as chat templates write JSON."""
     return json.dumps(value, ensure_ascii=False)
+
+
+def _with_own_id(syntax: CallSyntax, call: ToolCall, earlier: Sequence[ToolCall]) -> ToolCall:
+    """Return the call with an id that no earlier one has."""
+    taken = {other.id for other in earlier}
+    number = len(earlier)
+    while call.id in taken:
+        call = replace(call, id=syntax.write_id(call.name, f"call_{number}"))
+        number += 1
+    return call
 
 
 def _find_open(syntax: CallSyntax, text: str, start: int) -> int:

@@ -272,6 +272,32 @@ def test_an_id_of_kimi_names_the_tool_of_its_call(call_id: str, name: str, writt
         assert read.tool_calls == (replace(call, id=written),)
 
 
+@pytest.mark.parametrize(
+    ("call_ids", "name", "expected"),
+    [
+        (["f:0", "f:0", "f:0"], "kimi_k2", ["f:0", "functions.f:1", "functions.f:2"]),
+        (["functions.f:1"] * 2, "kimi_k2", ["functions.f:1", "functions.f:2"]),
+        (["abcdefgh1"] * 2, "mistral_v11", ["abcdefgh1", "call00001"]),
+        (["call00001"] * 2, "mistral_v11", ["call00001", "call00002"]),
+    ],
+)
+def test_every_call_of_a_turn_has_an_id_of_its_own(
+    call_ids: list[str], name: str, expected: list[str]
+) -> None:
+    dialect = DIALECTS[name]
+    text = dialect.write("", [replace(F, id=call_id) for call_id in call_ids])
+    calls = dialect.parse(text, 0).tool_calls
+    assert [call.id for call in calls] == expected
+    assert dialect.parse(dialect.write("", calls), 0).tool_calls == calls
+
+
+def test_calls_of_several_sections_have_ids_of_their_own() -> None:
+    dialect = DIALECTS["deepseek_v31"]
+    broken = dialect.write("", [replace(F, name=name) for name in "fgh"]).replace(f"g{SEP}", "g")
+    calls = dialect.parse(broken + dialect.write("", (F,)), 0).tool_calls
+    assert [call.id for call in calls] == ["call_0", "call_2", "call_3"]
+
+
 NAME_MARKS = {
     "kimi_k2": "<|tool_call_argument_begin|>",
     "deepseek_v3": "\n```json\n",
