@@ -57,12 +57,8 @@ def _read_python(text: str, at: int, number: int) -> CallPart:
     if head is None or check_name(head[1]):
         return CallPart(check_name("") if head else "a call must be NAME(KEY=VALUE, ...)", None)
     tokens: list[str] = []
-    keys = set[str]()
     try:
         for token, end in _list_json_tokens(text, head.end()):
-            if token.endswith('":') and token in keys:
-                return CallPart(f"{token[:-1]} is written twice", None)
-            keys.add(token)
             if token == ")":
                 arguments = "{" + "".join(tokens) + "}"
                 read = read_arguments(arguments, 0, name=head[1], call_id=f"call_{number}")

@@ -202,12 +202,14 @@ BROKEN: list[tuple[str, str, str]] = [
     ("glm_4_5", GLM.replace("</arg_value>", ""), "</arg_value> is missing"),
     ("glm_4_5", "<tool_call>\n</tool_call>", "the name of the tool is missing"),
     ("deepseek_v32", DSML.format("false", "{"), "broken JSON"),
+    ("deepseek_v32", DSML.format("false", '{"b": 1, "b": 2}'), "the key 'b' twice"),
     ("deepseek_v32", DSML.format("false", "1 2"), "more than one value"),
     ("deepseek_v32", DSML.format("false", "[" * 5_000 + "]" * 5_000), "nested more than 64 deep"),
     ("deepseek_v31", V31.replace("{}", "[" * 100_000), "nested more than 64 deep"),
     ("deepseek_v31", V31.replace("{}", '{"a": ' + "9" * 5_000 + "}"), "more than 308 digits"),
     ("deepseek_v31", V31.replace("{}", '{"a": NaN}'), "not finite"),
     ("deepseek_v31", V31.replace("{}", '{"a": "\\ud800"}'), "not valid Unicode"),
+    ("deepseek_v31", V31.replace("{}", '{"a": 1, "a": 2}'), "the key 'a' twice"),
     ("deepseek_v31", V31.replace("{}", "[1]"), '"arguments" must be an object'),
     ("deepseek_v31", V31.replace(CALLS_END, ""), f"{CALLS_END} is missing"),
     ("deepseek_v31", V31.replace(CALL_END, ""), f"{CALL_END} is missing"),
@@ -236,6 +238,7 @@ BROKEN: list[tuple[str, str, str]] = [
     ("lfm2", LFM2_F.replace("'1'", "9" * 5_000), "more than 308 digits"),
     ("lfm2", LFM2_F.replace("'1'", "[" * 99 + "]" * 99), "nested more than 64 deep"),
     ("lfm2", LFM2_F.replace("'1'", "1, a=2"), "twice"),
+    ("lfm2", LFM2_F.replace("'1'", "{'b': 1, \"b\": 2}"), "twice"),
     ("lfm2", LFM2_F.replace("'1'", "{'b': 1}}, c=2"), "a } ends the arguments"),
     ("lfm2", LFM2_F.replace("'1'", "1}, {b=2"), "a } ends the arguments"),
     ("lfm2", LFM2_F.removesuffix(LFM2_END), f"{LFM2_END} is missing"),
@@ -396,6 +399,17 @@ def test_many_arguments_are_read_in_proportion(name: str) -> None:
         return time.process_time() - began
 
     assert min(taken_s(3000) for _ in range(3)) < 40 * min(taken_s(300) for _ in range(3))
+
+
+def test_an_argument_written_twice_is_refused_in_proportion() -> None:
+    def taken_s(count: int) -> float:
+        keys = ", ".join(f'"key{i}": 1' for i in range(count))
+        text = V31.replace("{}", f'{{{keys}, "key{count - 1}": 2}}')
+        began = time.process_time()
+        assert "twice" in DIALECTS["deepseek_v31"].parse(text, 0).malformed[0]
+        return time.process_time() - began
+
+    assert min(taken_s(15_000) for _ in range(3)) < 40 * min(taken_s(1_500) for _ in range(3))
 
 
 @pytest.mark.parametrize("name", ["mistral", "mistral_v11", "mistral_v3", "gemma4"])
