@@ -6,6 +6,7 @@ call dropped; the number of calls unlimited; a text typed where a schema takes t
 notation: one key written twice; its words as they are; a quote not escaped, or its escape kept.
 """
 
+import ast
 import time
 from dataclasses import replace
 from itertools import product
@@ -237,6 +238,8 @@ BROKEN: list[tuple[str, str, str]] = [
     ("lfm2", LFM2_F.replace("1", "1" * 2**18), "bytes"),
     ("lfm2", LFM2_F.replace("'1'", "9" * 5_000), "more than 308 digits"),
     ("lfm2", LFM2_F.replace("'1'", "[" * 99 + "]" * 99), "nested more than 64 deep"),
+    ("lfm2", LFM2_F.replace("1", "\\0"), "NUL"),
+    ("lfm2", LFM2_F.replace("1", "\\U0000d800"), "not valid Unicode"),
     ("lfm2", LFM2_F.replace("'1'", "1, a=2"), "twice"),
     ("lfm2", LFM2_F.replace("'1'", "{'b': 1, \"b\": 2}"), "twice"),
     ("lfm2", LFM2_F.replace("'1'", "{'b': 1}}, c=2"), "a } ends the arguments"),
@@ -332,6 +335,27 @@ def test_a_name_holds_no_mark(end: str) -> None:
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")))
 def test_any_text_comes_back_from_the_notation_of_python(text: str) -> None:
     call = ToolCall("call_0", "f", {"a": text, "b": {"c": text}, "d": [text]})
+    assert LFM2.parse(LFM2.write("", (call,)), 0).tool_calls == (call,)
+
+
+ESCAPES = (*"abfnrtv\\'1\n", "12", "0123", "377", "18", "x41", "u00e9", "U0001F600", "U0010ffff")
+
+
+@given(st.lists(st.sampled_from([*(f"\\{e}" for e in ESCAPES), "7", "f", '"', "\t"])).map("".join))
+def test_escapes_of_python_are_read_as_python_does(text: str) -> None:
+    (call,) = LFM2.parse(LFM2_F.replace("'1'", f"'{text}'"), 0).tool_calls
+    assert call.arguments == {"a": ast.literal_eval(f"'{text}'")}
+
+
+@pytest.mark.parametrize("text", ["\\d", "\\x4", "\\U00110000", "\\UFFFFFFFF", "\\U0001F6", "\\9"])
+def test_what_is_no_escape_stays_as_it_is(text: str) -> None:
+    (call,) = LFM2.parse(LFM2_F.replace("1", text), 0).tool_calls
+    assert call.arguments == {"a": text}
+
+
+@pytest.mark.parametrize("key", ["a-b", "$filter", "@type", "a/b.c", "é", "a\\b", "1"])
+def test_names_of_arguments_come_back_from_the_notation_of_python(key: str) -> None:
+    call = ToolCall("call_0", "f", {key: "x", "z": -1.5})
     assert LFM2.parse(LFM2.write("", (call,)), 0).tool_calls == (call,)
 
 
