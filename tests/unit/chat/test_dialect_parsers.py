@@ -3,7 +3,8 @@
 Mutants seen caught: a value that ends at the first closing tag; a call in thinking counted; a call
 whose end is missing made; arguments beyond a limit kept; one argument written twice; text after a
 call dropped; the number of calls unlimited; a text typed where a schema takes texts. Of Python's
-notation: one key written twice; its words as they are; a quote not escaped, or its escape kept.
+notation: its words as they are; a quote not escaped, or its escape kept; arguments behind a bracket
+too many dropped. A name that reaches into the next call; two calls with one id; a key read twice.
 """
 
 import ast
