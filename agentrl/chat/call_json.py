@@ -14,7 +14,7 @@ from agentrl.runtime.json_limits import (
     parse_json,
 )
 
-CALL_LIMITS = JsonLimits(text_bytes=2**18, values=10_000, nul=False)
+CALL_LIMITS = JsonLimits(text_bytes=2**18, values=10_000, nul=False, repeated_keys=False)
 """Limits of one call. Tools put its texts into paths and commands, which cannot hold NUL."""
 CALLS_MAX = 64
 """Most calls in one turn, those that cannot be read among them."""

@@ -226,7 +226,8 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _refuse_repetition(keys: Sequence[str]) -> NoReturn:
-    key = next(key for at, key in enumerate(keys) if key in keys[:at])
+    last = {key: at for at, key in enumerate(keys)}
+    key = next(key for at, key in enumerate(keys) if at < last[key])
     raise JsonLimitError(f"an object in the JSON has the key {key!r:.80} twice; write it once")
 
 

@@ -42,12 +42,17 @@ def _write_mistral_v3(call: ToolCall, number: int) -> str:
 _PYTHON_NAME = re.compile(rf"\s*([\w.-]{{0,{NAME_MAX}}})\(")
 _PYTHON_TOKEN = re.compile(
     r"""\s*(?:'(?P<single>(?:[^'\\]|\\.)*)'|"(?P<double>(?:[^"\\]|\\.)*)\""""
-    r"""|(?P<key>\w+)\s*=|(?P<word>[\w.+-]+)|(?P<mark>[\[\](){},:]))""",
+    r"""|(?P<key>[^\s=,:'"\[\](){}]++)\s*=|(?P<word>[\w.+-]+)|(?P<mark>[\[\](){},:]))""",
     re.DOTALL,
 )
 _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 _COMMON_ESCAPES = tuple('nrtbfu"\\')
-_ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|.)|[\"\x00-\x1f]", re.DOTALL)
+_PYTHON_ESCAPES = {"'": "'", "a": "\a", "v": "\v", "\n": ""}
+_ESCAPE = re.compile(
+    r"\\(?:[xU]((?<=x)[0-9a-fA-F]{2}|(?<=U)00(?:0[0-9a-fA-F]|10)[0-9a-fA-F]{4})|([0-7]{1,3})|(.))"
+    r"|[\"\x00-\x1f]",
+    re.DOTALL,
+)
 
 
 def _read_python(text: str, at: int, number: int) -> CallPart:
@@ -57,15 +62,13 @@ def _read_python(text: str, at: int, number: int) -> CallPart:
     if head is None or check_name(head[1]):
         return CallPart(check_name("") if head else "a call must be NAME(KEY=VALUE, ...)", None)
     tokens: list[str] = []
-    keys = set[str]()
     try:
         for token, end in _list_json_tokens(text, head.end()):
-            if token.endswith('":') and token in keys:
-                return CallPart(f"{token[:-1]} is written twice", None)
-            keys.add(token)
             if token == ")":
                 arguments = "{" + "".join(tokens) + "}"
                 read = read_arguments(arguments, 0, name=head[1], call_id=f"call_{number}")
+                if read.call and read.end != len(arguments):
+                    return CallPart("a } ends the arguments before )", end)
                 return CallPart(read.call or read.error, end)
             tokens.append(token)
     except ValueError as error:
@@ -85,18 +88,18 @@ def _list_json_tokens(text: str, at: int) -> Iterator[tuple[str, int]]:
         if kind in ("single", "double"):
             token = '"' + _ESCAPE.sub(_write_escape, token) + '"'
         elif kind == "key":
-            token = f'"{token}":'
+            token = f"{write_json(token)}:"
         yield (_PYTHON_WORDS.get(token, token) if kind == "word" else token), at
 
 
 def _write_escape(match: re.Match[str]) -> str:
     """Return an escape of Python, or a character that JSON has no other way for, as JSON has it."""
-    escape = match[1] or ""
-    if escape in _COMMON_ESCAPES:
+    code, octal, single = match.groups()
+    if single in _COMMON_ESCAPES:
         return match[0]
-    if len(escape) == 3:
-        return f"\\u00{escape[1:]}"
-    return write_json("'" if escape == "'" else match[0])[1:-1]
+    if code or octal:
+        return write_json(chr(int(code, 16) if code else int(octal, 8)))[1:-1]
+    return write_json(_PYTHON_ESCAPES.get(single, match[0]))[1:-1]
 
 
 def _write_python(call: ToolCall, number: int) -> str:

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from agentrl.chat.call_json import (
-    CALL_LIMITS,
     CALLS_MAX,
     TOO_MANY,
     begin_call,
@@ -72,7 +71,7 @@ def _read(text: str, *, said: str, at: int) -> Action:
 def _is_answer(text: str, at: int) -> bool:
     """Return whether a JSON object is no call: it has other fields than those of one."""
     try:
-        value, _ = parse_json(text, at, CALL_LIMITS)
+        value, _ = parse_json(text, at)
     except JsonLimitError:
         return False
     return not value.keys() & _ARGUMENTS and not value.keys() <= {"type", "name"}

@@ -21,14 +21,19 @@ _KIMI_ID = re.compile(r"(?:functions\.)?(.+?):(\d{1,9})\Z", re.DOTALL | re.ASCII
 _NUMBER = re.compile(r"\d{1,9}\Z", re.ASCII)
 _MISTRAL_ID = re.compile(r"[A-Za-z0-9]{9}\Z")
 
+_KIMI_SECTION = ("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>")
+_KIMI_CALL = ("<|tool_call_begin|>", "<|tool_call_end|>")
+
 
 def _read_kimi(text: str, at: int, number: int) -> CallPart:
     part = read_named(
         text,
         at,
-        before="<|tool_call_begin|>",
+        before=_KIMI_CALL[0],
         mark="<|tool_call_argument_begin|>",
-        after="<|tool_call_end|>",
+        after=_KIMI_CALL[1],
+        section=_KIMI_SECTION,
+        inner=_KIMI_CALL,
     )
     if isinstance(part.result, str):
         return part
@@ -45,8 +50,12 @@ def _write_kimi(call: ToolCall, number: int) -> str:
 
 
 def write_kimi_id(name: str, call_id: str) -> str:
-    """Return the id of a call as Kimi numbers it: `functions.NAME:NUMBER`."""
-    if _KIMI_ID.match(call_id):
+    """Return the id of a call as Kimi numbers it: `functions.NAME:NUMBER`.
+
+    An id of that form is kept unless it names another tool; an answer may come without a name.
+    """
+    numbered = _KIMI_ID.match(call_id)
+    if numbered and name in ("", numbered[1]):
         return call_id
     return f"functions.{name}:{_read_number(call_id)}"
 
@@ -66,14 +75,15 @@ def _adapt_kimi(message: dict[str, Any]) -> dict[str, Any]:
 KIMI_K2 = make_dialect(
     "kimi_k2",
     CallSyntax(
-        open="<|tool_calls_section_begin|>",
-        close="<|tool_calls_section_end|>",
+        open=_KIMI_SECTION[0],
+        close=_KIMI_SECTION[1],
         read=_read_kimi,
         write=_write_kimi,
         begin=lambda tool: "<|tool_call_begin|>functions." + (f"{tool}:" if tool else ""),
         wanted="Write <|tool_call_begin|>functions.NAME:0<|tool_call_argument_begin|>{...}"
         "<|tool_call_end|> between <|tool_calls_section_begin|> and <|tool_calls_section_end|>",
         section=True,
+        write_id=write_kimi_id,
     ),
     adapt=_adapt_kimi,
 )
@@ -98,6 +108,8 @@ def _read_deepseek_v3(text: str, at: int, number: int) -> CallPart:
         before=f"{CALL_BEGIN}function{SEP}",
         mark="\n```json\n",
         after=f"\n```{CALL_END}",
+        section=(CALLS_BEGIN, CALLS_END),
+        inner=(CALL_BEGIN, CALL_END, SEP),
         call_id=f"call_{number}",
     )
 
@@ -123,7 +135,14 @@ DEEPSEEK_V3 = make_dialect("deepseek_v3", _DEEPSEEK_V3)
 
 def _read_deepseek_v31(text: str, at: int, number: int) -> CallPart:
     return read_named(
-        text, at, before=CALL_BEGIN, mark=SEP, after=CALL_END, call_id=f"call_{number}"
+        text,
+        at,
+        before=CALL_BEGIN,
+        mark=SEP,
+        after=CALL_END,
+        section=(CALLS_BEGIN, CALLS_END),
+        inner=(CALL_BEGIN, CALL_END),
+        call_id=f"call_{number}",
     )
 
 
@@ -175,7 +194,7 @@ def adapt_mistral(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_mistral(text: str, at: int, number: int) -> CallPart:
-    return read_named(text, at, mark="[ARGS]", call_id=f"call_{number}")
+    return read_named(text, at, mark="[ARGS]", section=("[TOOL_CALLS]",), call_id=f"call_{number}")
 
 
 def _write_mistral(call: ToolCall, number: int) -> str:
@@ -197,7 +216,7 @@ MISTRAL = make_dialect(
 
 
 def _read_mistral_v11(text: str, at: int, number: int) -> CallPart:
-    part = read_named(text, at, mark="[ARGS]", call_id=f"call_{number}")
+    part = read_named(text, at, mark="[ARGS]", section=("[TOOL_CALLS]",), call_id=f"call_{number}")
     if isinstance(part.result, str):
         return part
     name, marked, call_id = part.result.name.partition("[CALL_ID]")
@@ -220,6 +239,7 @@ MISTRAL_V11 = make_dialect(
         begin=lambda tool: f"{tool}[CALL_ID]" if tool else "",
         wanted="Write [TOOL_CALLS]NAME[CALL_ID]abcdefghi[ARGS]{...}",
         thinking=MISTRAL_MARKS,
+        write_id=lambda name, call_id: write_mistral_id(call_id),
     ),
     adapt=adapt_mistral,
 )

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -61,6 +61,8 @@ class CallSyntax:
     """Behind `open` and before `close`."""
     thinking: Marks = MARKS
     """Marks around thinking, in which no call is looked for."""
+    write_id: Callable[[str, str], str] = lambda name, call_id: call_id
+    """Return the id of a call of a tool as `write` writes it."""
 
 
 def parse_turn(syntax: CallSyntax, text: str, start: int) -> Action:
@@ -77,7 +79,7 @@ def parse_turn(syntax: CallSyntax, text: str, start: int) -> Action:
         parts, read_to = _read_block(syntax, text, begin, number=len(calls))
         for part in parts[:room]:
             if isinstance(part, ToolCall):
-                calls.append(part)
+                calls.append(_with_own_id(syntax, part, calls))
             else:
                 malformed.append(f"Malformed tool call: {part}. {syntax.wanted}")
         if len(parts) > room:
@@ -135,22 +137,33 @@ def check_arguments(name: str, arguments: Mapping[str, object], *, size: str) ->
 
 
 def read_named(
-    text: str, at: int, *, before: str = "", mark: str, after: str = "", call_id: str = ""
+    text: str,
+    at: int,
+    *,
+    before: str = "",
+    mark: str,
+    after: str = "",
+    section: Sequence[str],
+    inner: Sequence[str] = (),
+    call_id: str = "",
 ) -> CallPart:
     """Read a call that is `before`, a name, `mark`, the JSON of its arguments and `after`.
 
-    Without a `call_id` the name is the id, too.
+    Without a `call_id` the name is the id, too. No name holds a mark of `section`, around the calls
+    of a turn, or of `inner`, around one of them.
     """
     at = skip_space(text, at)
     if not text.startswith(before, at):
         return CallPart(f"{before} is missing", None)
     name_at = at + len(before)
     position = text.find(mark, name_at, name_at + 2 * NAME_MAX + len(mark))
-    if position < 0:
-        return CallPart(f"{mark.strip()} is missing behind the name", None)
     name = text[name_at:position].strip()
-    if wrong := check_name(name):
-        return CallPart(wrong, None)
+    if position < 0 or any(other in name for other in (*section, *inner)):
+        wrong = f"{mark.strip()} is missing behind the name"
+    else:
+        wrong = check_name(name)
+    if wrong:
+        return CallPart(wrong, _find_next(text, name_at, before=before, section=section))
     read = read_arguments(text, position + len(mark), name=name, call_id=call_id or name)
     result = read.call or read.error
     if read.end is None or not after:
@@ -161,9 +174,27 @@ def read_named(
     return CallPart(read.error or f"{after.strip()} is missing behind the arguments", None)
 
 
+def _find_next(text: str, at: int, *, before: str, section: Sequence[str]) -> int | None:
+    """Return the beginning of the next call of the same section, or None."""
+    begin = text.find(before, at) if before else -1
+    if begin < 0 or any(text.find(mark, at, begin) >= 0 for mark in section):
+        return None
+    return begin
+
+
 def write_json(value: object) -> str:
     """Return a value as chat templates write JSON."""
     return json.dumps(value, ensure_ascii=False)
+
+
+def _with_own_id(syntax: CallSyntax, call: ToolCall, earlier: Sequence[ToolCall]) -> ToolCall:
+    """Return the call with an id that no earlier one has."""
+    taken = {other.id for other in earlier}
+    number = len(earlier)
+    while call.id in taken:
+        call = replace(call, id=syntax.write_id(call.name, f"call_{number}"))
+        number += 1
+    return call
 
 
 def _find_open(syntax: CallSyntax, text: str, start: int) -> int:

@@ -143,6 +143,7 @@ class ValueTags:
         end = close + len(self.value[1].strip())
         if marks[mark] != "false":
             return key, raw, end
+        raw = raw.strip(" \t\n\r")
         try:
             value, read_to = parse_json(raw, 0, CALL_LIMITS)
         except JsonLimitError as error:

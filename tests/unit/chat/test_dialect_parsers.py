@@ -3,9 +3,11 @@
 Mutants seen caught: a value that ends at the first closing tag; a call in thinking counted; a call
 whose end is missing made; arguments beyond a limit kept; one argument written twice; text after a
 call dropped; the number of calls unlimited; a text typed where a schema takes texts. Of Python's
-notation: one key written twice; its words as they are; a quote not escaped, or its escape kept.
+notation: its words as they are; a quote not escaped, or its escape kept; arguments behind a bracket
+too many dropped. A name that reaches into the next call; two calls with one id; a key read twice.
 """
 
+import ast
 import time
 from dataclasses import replace
 from itertools import product
@@ -20,7 +22,15 @@ from agentrl.chat.dialects import DIALECTS
 from agentrl.chat.dialects.gemma4 import GEMMA4
 from agentrl.chat.dialects.harmony import HARMONY
 from agentrl.chat.dialects.listed_calls import LFM2
-from agentrl.chat.dialects.named_calls import CALL_BEGIN, CALL_END, CALLS_BEGIN, CALLS_END, SEP
+from agentrl.chat.dialects.named_calls import (
+    CALL_BEGIN,
+    CALL_END,
+    CALLS_BEGIN,
+    CALLS_END,
+    KIMI_K2,
+    SEP,
+    write_kimi_id,
+)
 from agentrl.env import Action
 from agentrl.message import ToolCall
 from agentrl.runtime.argument_types import type_arguments
@@ -100,6 +110,12 @@ GOLDEN: list[tuple[str, str, Action]] = [
         DSML.format("false", "[1]"),
         Action("", (ToolCall("call_0", "f", {"a": [1]}),)),
     ),
+    (
+        "deepseek_v32",
+        DSML.format("false", '\n {"x": 1}\t\r\n'),
+        Action("", (ToolCall("call_0", "f", {"a": {"x": 1}}),)),
+    ),
+    ("deepseek_v32", DSML.format("true", " 1\n"), Action("", calling(" 1\n"))),
     ("kimi_k2", KIMI, Action("", (ToolCall("functions.f:3", "f", {"a": "1"}),))),
     ("kimi_k2", f"Hm {KIMI} so", Action("Hm \n so", (ToolCall("functions.f:3", "f", {"a": "1"}),))),
     (
@@ -188,12 +204,14 @@ BROKEN: list[tuple[str, str, str]] = [
     ("glm_4_5", GLM.replace("</arg_value>", ""), "</arg_value> is missing"),
     ("glm_4_5", "<tool_call>\n</tool_call>", "the name of the tool is missing"),
     ("deepseek_v32", DSML.format("false", "{"), "broken JSON"),
+    ("deepseek_v32", DSML.format("false", '{"b": 1, "b": 2}'), "the key 'b' twice"),
     ("deepseek_v32", DSML.format("false", "1 2"), "more than one value"),
     ("deepseek_v32", DSML.format("false", "[" * 5_000 + "]" * 5_000), "nested more than 64 deep"),
     ("deepseek_v31", V31.replace("{}", "[" * 100_000), "nested more than 64 deep"),
     ("deepseek_v31", V31.replace("{}", '{"a": ' + "9" * 5_000 + "}"), "more than 308 digits"),
     ("deepseek_v31", V31.replace("{}", '{"a": NaN}'), "not finite"),
     ("deepseek_v31", V31.replace("{}", '{"a": "\\ud800"}'), "not valid Unicode"),
+    ("deepseek_v31", V31.replace("{}", '{"a": 1, "a": 2}'), "the key 'a' twice"),
     ("deepseek_v31", V31.replace("{}", "[1]"), '"arguments" must be an object'),
     ("deepseek_v31", V31.replace(CALLS_END, ""), f"{CALLS_END} is missing"),
     ("deepseek_v31", V31.replace(CALL_END, ""), f"{CALL_END} is missing"),
@@ -221,7 +239,12 @@ BROKEN: list[tuple[str, str, str]] = [
     ("lfm2", LFM2_F.replace("1", "1" * 2**18), "bytes"),
     ("lfm2", LFM2_F.replace("'1'", "9" * 5_000), "more than 308 digits"),
     ("lfm2", LFM2_F.replace("'1'", "[" * 99 + "]" * 99), "nested more than 64 deep"),
+    ("lfm2", LFM2_F.replace("1", "\\0"), "NUL"),
+    ("lfm2", LFM2_F.replace("1", "\\U0000d800"), "not valid Unicode"),
     ("lfm2", LFM2_F.replace("'1'", "1, a=2"), "twice"),
+    ("lfm2", LFM2_F.replace("'1'", "{'b': 1, \"b\": 2}"), "twice"),
+    ("lfm2", LFM2_F.replace("'1'", "{'b': 1}}, c=2"), "a } ends the arguments"),
+    ("lfm2", LFM2_F.replace("'1'", "1}, {b=2"), "a } ends the arguments"),
     ("lfm2", LFM2_F.removesuffix(LFM2_END), f"{LFM2_END} is missing"),
     ("harmony", HARMONY_F.removesuffix("}"), "broken JSON"),
 ]
@@ -235,9 +258,105 @@ def test_broken_calls_say_what_is_wrong(name: str, text: str, problem: str) -> N
     assert "Write " in action.malformed[-1]
 
 
+@pytest.mark.parametrize(
+    ("call_id", "name", "written"),
+    [
+        ("step:3", "search", "functions.search:3"),
+        ("functions.step:3", "search", "functions.search:3"),
+        ("functions.f:3", "functions.f", "functions.functions.f:3"),
+        ("search:3", "search", "search:3"),
+        ("functions.search:3", "search", "functions.search:3"),
+        ("functions.a:b:3", "a:b", "functions.a:b:3"),
+        ("call_3", "search", "functions.search:3"),
+        ("functions.search:3", "", "functions.search:3"),
+    ],
+)
+def test_an_id_of_kimi_names_the_tool_of_its_call(call_id: str, name: str, written: str) -> None:
+    assert write_kimi_id(name, call_id) == written
+    if name:
+        call = ToolCall(call_id, name, {})
+        read = KIMI_K2.parse(KIMI_K2.write("", (call,)), 0)
+        assert read.tool_calls == (replace(call, id=written),)
+
+
+@pytest.mark.parametrize(
+    ("call_ids", "name", "expected"),
+    [
+        (["f:0", "f:0", "f:0"], "kimi_k2", ["f:0", "functions.f:1", "functions.f:2"]),
+        (["functions.f:1"] * 2, "kimi_k2", ["functions.f:1", "functions.f:2"]),
+        (["abcdefgh1"] * 2, "mistral_v11", ["abcdefgh1", "call00001"]),
+        (["call00001"] * 2, "mistral_v11", ["call00001", "call00002"]),
+    ],
+)
+def test_every_call_of_a_turn_has_an_id_of_its_own(
+    call_ids: list[str], name: str, expected: list[str]
+) -> None:
+    dialect = DIALECTS[name]
+    text = dialect.write("", [replace(F, id=call_id) for call_id in call_ids])
+    calls = dialect.parse(text, 0).tool_calls
+    assert [call.id for call in calls] == expected
+    assert dialect.parse(dialect.write("", calls), 0).tool_calls == calls
+
+
+def test_calls_of_several_sections_have_ids_of_their_own() -> None:
+    dialect = DIALECTS["deepseek_v31"]
+    broken = dialect.write("", [replace(F, name=name) for name in "fgh"]).replace(f"g{SEP}", "g")
+    calls = dialect.parse(broken + dialect.write("", (F,)), 0).tool_calls
+    assert [call.id for call in calls] == ["call_0", "call_2", "call_3"]
+
+
+NAME_MARKS = {
+    "kimi_k2": "<|tool_call_argument_begin|>",
+    "deepseek_v3": "\n```json\n",
+    "deepseek_v31": SEP,
+    "mistral": "[ARGS]",
+    "mistral_v11": "[ARGS]",
+}
+
+
+@pytest.mark.parametrize("gap", ["", "x" * 600], ids=["near", "far"])
+@pytest.mark.parametrize("name", NAME_MARKS)
+def test_a_name_does_not_reach_into_the_next_call(name: str, gap: str) -> None:
+    dialect, mark = DIALECTS[name], NAME_MARKS[name]
+    sections = f"{dialect.write('', TWO[:1])}\nSo.\n{dialect.write('', TWO[1:])}"
+    for turn, text in ((dialect.write("", TWO), ""), (sections, "So.")):
+        action = dialect.parse(turn.replace(mark, gap, 1), 0)
+        assert plain(action.tool_calls) == plain(TWO[1:])
+        assert len(action.malformed) == 1
+        assert f"{mark.strip()} is missing behind the name" in action.malformed[0]
+        assert action.text.strip() == ("" if "mistral" in name else text)
+
+
+@pytest.mark.parametrize("end", [CALL_BEGIN, CALL_END, SEP, CALLS_BEGIN, CALLS_END])
+def test_a_name_holds_no_mark(end: str) -> None:
+    text = DIALECTS["deepseek_v3"].write("", (F,)).replace("f\n", f"f{end}\n")
+    assert not DIALECTS["deepseek_v3"].parse(text, 0).tool_calls
+
+
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")))
 def test_any_text_comes_back_from_the_notation_of_python(text: str) -> None:
     call = ToolCall("call_0", "f", {"a": text, "b": {"c": text}, "d": [text]})
+    assert LFM2.parse(LFM2.write("", (call,)), 0).tool_calls == (call,)
+
+
+ESCAPES = (*"abfnrtv\\'1\n", "12", "0123", "377", "18", "x41", "u00e9", "U0001F600", "U0010ffff")
+
+
+@given(st.lists(st.sampled_from([*(f"\\{e}" for e in ESCAPES), "7", "f", '"', "\t"])).map("".join))
+def test_escapes_of_python_are_read_as_python_does(text: str) -> None:
+    (call,) = LFM2.parse(LFM2_F.replace("'1'", f"'{text}'"), 0).tool_calls
+    assert call.arguments == {"a": ast.literal_eval(f"'{text}'")}
+
+
+@pytest.mark.parametrize("text", ["\\d", "\\x4", "\\U00110000", "\\UFFFFFFFF", "\\U0001F6", "\\9"])
+def test_what_is_no_escape_stays_as_it_is(text: str) -> None:
+    (call,) = LFM2.parse(LFM2_F.replace("1", text), 0).tool_calls
+    assert call.arguments == {"a": text}
+
+
+@pytest.mark.parametrize("key", ["a-b", "$filter", "@type", "a/b.c", "é", "a\\b", "1"])
+def test_names_of_arguments_come_back_from_the_notation_of_python(key: str) -> None:
+    call = ToolCall("call_0", "f", {key: "x", "z": -1.5})
     assert LFM2.parse(LFM2.write("", (call,)), 0).tool_calls == (call,)
 
 
@@ -305,6 +424,17 @@ def test_many_arguments_are_read_in_proportion(name: str) -> None:
         return time.process_time() - began
 
     assert min(taken_s(3000) for _ in range(3)) < 40 * min(taken_s(300) for _ in range(3))
+
+
+def test_an_argument_written_twice_is_refused_in_proportion() -> None:
+    def taken_s(count: int) -> float:
+        keys = ", ".join(f'"key{i}": 1' for i in range(count))
+        text = V31.replace("{}", f'{{{keys}, "key{count - 1}": 2}}')
+        began = time.process_time()
+        assert "twice" in DIALECTS["deepseek_v31"].parse(text, 0).malformed[0]
+        return time.process_time() - began
+
+    assert min(taken_s(15_000) for _ in range(3)) < 40 * min(taken_s(1_500) for _ in range(3))
 
 
 @pytest.mark.parametrize("name", ["mistral", "mistral_v11", "mistral_v3", "gemma4"])

@@ -78,6 +78,10 @@ def test_hermes(text: str, action: Action) -> None:
         (f"Write {LLAMA_F}", Action(f"Write {LLAMA_F}")),
         ('{"answer": 42}', Action('{"answer": 42}')),
         ('{"name": "Ann", "age": 3}', Action('{"name": "Ann", "age": 3}')),
+        (
+            '{"name": "Ann", "name": "Bo", "age": 3}',
+            Action('{"name": "Ann", "name": "Bo", "age": 3}'),
+        ),
         ('{"type": "circle", "radius": 2} it is', Action('{"type": "circle", "radius": 2} it is')),
         (
             '{"name": "f", "parameters": {"a": "<|python_tag|>"}}',
@@ -110,6 +114,8 @@ BROKEN = [
     ('{"name": "f", "arguments": {"a": [' + "0," * 10_000 + "0]}}", "more than 10000 values"),
     ('{"name": "f", "arguments": {"a": "' + "b" * 1_000_000 + '"}}', "the limit is 262144"),
     ('{"name": "f", "arguments": {"a": "\\u0000"}}', "NUL"),
+    ('{"name": "f", "arguments": {"a": [{"b": 1, "b": 2}]}}', "the key 'b' twice"),
+    ('{"name": "f", "name": "g", "arguments": {}}', "the key 'name' twice"),
     ('{"name": "' + "f" * 257 + '", "arguments": {}}', "257 characters, but the limit is 256"),
 ]
 
