@@ -94,9 +94,9 @@ def _read(text: str, at: int, number: int) -> CallPart:
     if not text.startswith("call:", at := _skip(text, at)):
         return CallPart("call: is missing", None)
     brace = text.find("{", at, at + 2 * NAME_MAX)
-    if brace < 0:
-        return CallPart("{ is missing behind the name", None)
     name = text[at + len("call:") : brace].strip()
+    if brace < 0 or OPEN in name or CLOSE in name:
+        return CallPart("{ is missing behind the name", None)
     if wrong := check_name(name):
         return CallPart(wrong, None)
     try:

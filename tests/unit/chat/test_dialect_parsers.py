@@ -311,6 +311,7 @@ NAME_MARKS = {
     "deepseek_v31": SEP,
     "mistral": "[ARGS]",
     "mistral_v11": "[ARGS]",
+    "gemma4": "{",
 }
 
 
