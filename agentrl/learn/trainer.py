@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 from agentrl.config.learn import LearnSection, Precision
 from agentrl.errors import ConfigError, LearnError
 from agentrl.learn import advantages
-from agentrl.learn.advantage import check_credit
+from agentrl.learn.advantage import read_advantages, read_credit
 from agentrl.learn.aggregate import LossDenominators
 from agentrl.learn.batch import TrainingBatch
 from agentrl.learn.context_parallel import check_heads
@@ -518,14 +518,19 @@ class PolicyTrainer:
 
     def _assign_credit(self, groups: Sequence[TrainingGroup]) -> list[CreditedSample]:
         samples = [(sample, at) for at, group in enumerate(groups) for sample in group.samples]
-        credit = self._methods.advantage(groups)
-        check_credit([sample for sample, _ in samples], credit)
+        credit = read_credit([sample for sample, _ in samples], self._methods.advantage(groups))
         return [CreditedSample(s, a, at) for (s, at), a in zip(samples, credit, strict=True)]
 
     def _select_rows(self, rows: Sequence[CreditedSample]) -> list[CreditedSample]:
         for index, select in enumerate(self._methods.selections):
             seed = derive(self._seed, "selection", self.version, index)
             rows = select(rows, SelectionContext(step=self.version, steps=self._steps, seed=seed))
+            rows = [
+                replace(
+                    r, advantages=read_advantages(r.sample, r.advantages, slot="learn.selection")
+                )
+                for r in rows
+            ]
         return [row for row in rows if row.sample.sampled_tokens]
 
     def _check(self, rows: Sequence[CreditedSample], batch: TrainingBatch) -> None:
