@@ -66,8 +66,14 @@ def rows_of(row: CreditedSample) -> list[CreditedSample]:
     """Return a credited sample as one row per context."""
     if not row.sample.jumps:
         return [row]
+    count = max(row.sample.sampled_tokens, 1)
     return [
-        replace(row, sample=one.sample, advantages=row.advantages[one.places])
+        replace(
+            row,
+            sample=one.sample,
+            advantages=row.advantages[one.places],
+            share=one.sample.sampled_tokens / count,
+        )
         for one in contexts(row.sample)
     ]
 

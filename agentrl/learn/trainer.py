@@ -582,7 +582,9 @@ class PolicyTrainer:
     ) -> None:
         with explain_out_of_memory(LearnError, "scoring the batch of a step", PASS_WAY_OUT):
             rows = self.anchor.score_update(rows)
-        counts = LossDenominators.from_token_counts(row.sample.sampled_tokens for row in rows)
+        counts = LossDenominators.from_token_counts(
+            (row.sample.sampled_tokens for row in rows), (row.share for row in rows)
+        )
         live, idle = self._split_idle(rows)
         with self._fixed_weights():
             step = self._gradient.settle(rows, version=self.version)
