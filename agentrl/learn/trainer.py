@@ -586,6 +586,8 @@ class PolicyTrainer:
             (row.sample.sampled_tokens for row in rows), (row.share for row in rows)
         )
         live, idle = self._split_idle(rows)
+        second = [row for trajectory in unhinted for row in trajectory]
+        trains = bool(live or second)
         with self._fixed_weights():
             step = self._gradient.settle(rows, version=self.version)
         for name, value in step.figures.items():
@@ -599,7 +601,6 @@ class PolicyTrainer:
             for subset in (live, idle):
                 for indices in self.ranks.plan(self._layout, subset):
                     total += self._pass([subset[i] for i in indices], task, trains=subset is live)
-            second = [row for trajectory in unhinted for row in trajectory]
             for indices in self.ranks.plan(self._layout, second):
                 part = [second[i] for i in indices]
                 total += self._pass_unhinted(part, len(unhinted), local_metrics)
@@ -610,16 +611,16 @@ class PolicyTrainer:
         tally.mean("learning_rate", self.optimizer.learning_rate(step=self.version))
         norm: Tensor | float = 0.0
         with explain_out_of_memory(LearnError, "the optimizer's update", STATE_WAY_OUT):
-            if live:
+            if trains:
                 norm = self.optimizer.update(step=self.version)
-            if live and self.critic is not None:
+            if trains and self.critic is not None:
                 self.critic.update()
-            if live and self.ema is not None:
+            if trains and self.ema is not None:
                 self.ema.update(self.optimizer.weights())
-        if live:
+        if trains:
             self.anchor.on_update()
         tally.mean("grad/norm", norm)
-        tally.mean("optimizer/skipped", float(not live))
+        tally.mean("optimizer/skipped", float(not trains))
 
     def _pass(self, rows: Sequence[CreditedSample], task: "_Update", *, trains: bool) -> Tensor:
         """Run a forward pass over rows, a backward pass if it trains; return the loss."""
