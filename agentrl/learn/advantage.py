@@ -20,24 +20,41 @@ AdvantageFunction = Callable[[Sequence[TrainingGroup]], TokenAdvantages]
 because some methods normalise over it; values off the mask are never read."""
 
 
-def check_credit(samples: Sequence[TrainingSample], credit: Sequence[ndarray]) -> None:
-    """Raise `LearnError` unless there is a finite number for each token that trains."""
+def read_credit(samples: Sequence[TrainingSample], credit: Sequence[ndarray]) -> TokenAdvantages:
+    """Return credit as float64; raise `LearnError` unless there is a finite number for each token
+    that trains."""
     if len(credit) != len(samples):
         raise LearnError(
             f"learn.advantage returned {len(credit)} arrays for {len(samples)} trajectories; "
             "return one for each, in their order"
         )
-    for sample, values in zip(samples, credit, strict=True):
-        name = f"learn.advantage, task {sample.task_id!r} sample {sample.sample}"
-        if np.shape(values) != sample.mask.shape:
-            raise LearnError(
-                f"{name}: it returned an array of shape {np.shape(values)} for "
-                f"{len(sample.mask)} tokens; return a value per token of the context"
-            )
-        if not np.isfinite(values[sample.mask]).all():
-            raise LearnError(
-                f"{name}: the advantage of a token that trains is no finite number; fix the method"
-            )
+    return [
+        read_advantages(sample, values, slot="learn.advantage")
+        for sample, values in zip(samples, credit, strict=True)
+    ]
+
+
+def read_advantages(
+    sample: TrainingSample, values: ndarray, *, slot: str
+) -> Float[ndarray, " tokens"]:
+    """Return a sample's advantages, which a method of `slot` returned, as float64."""
+    name = f"{slot}, task {sample.task_id!r} sample {sample.sample}"
+    values = np.asarray(values)
+    if values.shape != sample.mask.shape:
+        raise LearnError(
+            f"{name}: it returned an array of shape {values.shape} for "
+            f"{len(sample.mask)} tokens; return a value per token of the context"
+        )
+    if values.dtype.kind not in "iuf":
+        raise LearnError(
+            f"{name}: it returned an array of {values.dtype}, which holds no numbers; return "
+            "advantages as float64"
+        )
+    if not np.isfinite(values[sample.mask]).all():
+        raise LearnError(
+            f"{name}: the advantage of a token that trains is no finite number; fix the method"
+        )
+    return values.astype(np.float64, copy=False)
 
 
 def spread_over_tokens(group: TrainingGroup, credit: Sequence[float]) -> TokenAdvantages:

@@ -34,8 +34,9 @@ class SampleContext:
     """Positions of its tokens in the sample."""
 
 
-def contexts(sample: TrainingSample) -> tuple[SampleContext, ...]:
-    """Return the contexts whose masks add up to the sample's, those that train nothing left out.
+def contexts(sample: TrainingSample, *, with_end: bool = False) -> tuple[SampleContext, ...]:
+    """Return the contexts whose masks add up to the sample's, those that train nothing left out,
+    but not the one at the end if `with_end`.
 
     The first is the one at the end; the sample itself, where there is no other. What several hold
     trains in the last of them.
@@ -56,15 +57,23 @@ def contexts(sample: TrainingSample) -> tuple[SampleContext, ...]:
         sample_contexts.append(_context(whole, places, is_free[places]))
         is_free[places] = False
     first, *others = sample_contexts
-    return tuple(one for one in (first, *reversed(others)) if one.sample.mask.any()) or (first,)
+    trained = tuple(one for one in reversed(others) if one.sample.mask.any())
+    keeps_first = with_end or first.sample.mask.any() or not trained
+    return (first, *trained) if keeps_first else trained
 
 
 def rows_of(row: CreditedSample) -> list[CreditedSample]:
     """Return a credited sample as one row per context."""
     if not row.sample.jumps:
         return [row]
+    count = max(row.sample.sampled_tokens, 1)
     return [
-        replace(row, sample=one.sample, advantages=row.advantages[one.places])
+        replace(
+            row,
+            sample=one.sample,
+            advantages=row.advantages[one.places],
+            share=one.sample.sampled_tokens / count,
+        )
         for one in contexts(row.sample)
     ]
 
@@ -73,8 +82,11 @@ def score_by_context(
     samples: Sequence[TrainingSample],
     score: Callable[[Sequence[TrainingSample]], Sequence[TrainingSample]],
 ) -> list[TrainingSample]:
-    """Return the samples with what `score` finds when it is given their contexts instead."""
-    parts = [contexts(sample) for sample in samples]
+    """Return the samples with what `score` finds when it is given their contexts instead.
+
+    The context at the end of a truncated sample is among them even if it trains nothing.
+    """
+    parts = [contexts(sample, with_end=sample.truncated) for sample in samples]
     scored = iter(score([one.sample for sample_contexts in parts for one in sample_contexts]))
     return [
         _join_contexts(sample, [replace(one, sample=next(scored)) for one in sample_contexts])

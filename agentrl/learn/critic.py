@@ -131,8 +131,8 @@ class ValueHead:
     def _value_contexts(
         self, samples: Sequence[TrainingSample], layout: SequenceLayout, *, limit_tokens: int
     ) -> list[TrainingSample]:
-        results = list(samples)
-        live = [i for i, sample in enumerate(samples) if sample.sampled_tokens]
+        results = [replace(s, values=np.zeros(len(s.token_ids))) for s in samples]
+        live = [i for i, sample in enumerate(samples) if sample.sampled_tokens or sample.truncated]
         sequences = [_append_end(samples[i], limit_tokens) for i in live]
         value_rows: dict[int, Tensor] = {}
         for indices, tokens in self._ranks.passes(

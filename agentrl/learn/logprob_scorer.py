@@ -46,7 +46,10 @@ class LogprobScorer:
     """True if `score_reference` scores with the weights below the model's adapters."""
 
     def score_groups(self, groups: Sequence[TrainingGroup]) -> tuple[TrainingGroup, ...]:
-        """Return the groups, each sample with proximal log-probs and entropies on its mask."""
+        """Return the groups, each sample with proximal log-probs and entropies on its mask.
+
+        They are 0 throughout a sample of which no token trains.
+        """
 
         def record(sample: TrainingSample, logprobs: Tensor, entropies: Tensor) -> TrainingSample:
             return replace(
@@ -123,7 +126,8 @@ class LogprobScorer:
         record: Callable[[TrainingSample, Tensor, Tensor], TrainingSample],
     ) -> list[TrainingSample]:
         live = [i for i, sample in enumerate(samples) if sample.sampled_tokens]
-        results = list(samples)
+        empty = torch.zeros(0)
+        results = [s if s.sampled_tokens else record(s, empty, empty) for s in samples]
         sequences = [samples[i] for i in live]
         outputs: dict[int, tuple[Tensor, Tensor]] = {}
         for indices, tokens in self.ranks.passes(

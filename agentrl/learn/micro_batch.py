@@ -23,6 +23,8 @@ class CreditedSample:
     advantages: Float[ndarray, " tokens"]
     group: int = 0
     """Place of its group in the batch."""
+    share: float = 1.0
+    """Share of its trajectory's tokens that train in it: 1, unless it is one context of several."""
 
     @property
     def token_ids(self) -> Int[ndarray, " tokens"]:
@@ -70,6 +72,8 @@ class MicroBatch:
     """Factor on the loss of each token; None is 1 for all."""
     other_prompt: Bool[Tensor, "rows 1"] | None = None
     """True for rows after another prompt than they were sampled after; None where there is none."""
+    shares: Float[Tensor, " rows"] | None = None
+    """Share of its trajectory that each row is; None where all are whole."""
 
     @property
     def mask(self) -> Bool[Tensor, "rows width"]:
@@ -106,6 +110,9 @@ def micro_batch(
         weights=optional([s.weights for s in samples]),
         other_prompt=torch.tensor([[s.other_prompt] for s in samples], device=device)
         if any(s.other_prompt for s in samples)
+        else None,
+        shares=torch.tensor([row.share for row in rows], device=device)
+        if any(row.share < 1 for row in rows)
         else None,
     )
 

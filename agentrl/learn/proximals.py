@@ -42,11 +42,10 @@ def alpha(ages: Int[Tensor, "rows width"], *, lag: int = 1) -> Float[Tensor, "ro
     """Return the position of the anchor on the way from behaviour (0) to current (1).
 
     It is (v_anchor - v_behaviour) / (v_current - v_behaviour) with the anchor `lag` versions before
-    the trainer's: 0 for tokens that are as young as the anchor or younger, and 1 for those of the
-    trainer's own version, where the quotient has no value.
+    the trainer's: 0 for tokens that are as young as the anchor or younger. Those of the trainer's
+    own version are, as in AReaL's code: what sampled them is the policy at batch start.
     """
-    between = (ages - lag).clamp(min=0) / ages.clamp(min=1)
-    return torch.where(ages > 0, between, 1.0)
+    return (ages - lag).clamp(min=0) / ages.clamp(min=1)
 
 
 def log_linear(tokens: AnchorTokens, *, lag: int = 1) -> Float[Tensor, "rows width"]:

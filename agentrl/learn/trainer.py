@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 from agentrl.config.learn import LearnSection, Precision
 from agentrl.errors import ConfigError, LearnError
 from agentrl.learn import advantages
-from agentrl.learn.advantage import check_credit
+from agentrl.learn.advantage import read_advantages, read_credit
 from agentrl.learn.aggregate import LossDenominators
 from agentrl.learn.batch import TrainingBatch
 from agentrl.learn.context_parallel import check_heads
@@ -518,14 +518,19 @@ class PolicyTrainer:
 
     def _assign_credit(self, groups: Sequence[TrainingGroup]) -> list[CreditedSample]:
         samples = [(sample, at) for at, group in enumerate(groups) for sample in group.samples]
-        credit = self._methods.advantage(groups)
-        check_credit([sample for sample, _ in samples], credit)
+        credit = read_credit([sample for sample, _ in samples], self._methods.advantage(groups))
         return [CreditedSample(s, a, at) for (s, at), a in zip(samples, credit, strict=True)]
 
     def _select_rows(self, rows: Sequence[CreditedSample]) -> list[CreditedSample]:
         for index, select in enumerate(self._methods.selections):
             seed = derive(self._seed, "selection", self.version, index)
             rows = select(rows, SelectionContext(step=self.version, steps=self._steps, seed=seed))
+            rows = [
+                replace(
+                    r, advantages=read_advantages(r.sample, r.advantages, slot="learn.selection")
+                )
+                for r in rows
+            ]
         return [row for row in rows if row.sample.sampled_tokens]
 
     def _check(self, rows: Sequence[CreditedSample], batch: TrainingBatch) -> None:
@@ -577,8 +582,12 @@ class PolicyTrainer:
     ) -> None:
         with explain_out_of_memory(LearnError, "scoring the batch of a step", PASS_WAY_OUT):
             rows = self.anchor.score_update(rows)
-        counts = LossDenominators.from_token_counts(row.sample.sampled_tokens for row in rows)
+        counts = LossDenominators.from_token_counts(
+            (row.sample.sampled_tokens for row in rows), (row.share for row in rows)
+        )
         live, idle = self._split_idle(rows)
+        second = [row for trajectory in unhinted for row in trajectory]
+        trains = bool(live or second)
         with self._fixed_weights():
             step = self._gradient.settle(rows, version=self.version)
         for name, value in step.figures.items():
@@ -592,7 +601,6 @@ class PolicyTrainer:
             for subset in (live, idle):
                 for indices in self.ranks.plan(self._layout, subset):
                     total += self._pass([subset[i] for i in indices], task, trains=subset is live)
-            second = [row for trajectory in unhinted for row in trajectory]
             for indices in self.ranks.plan(self._layout, second):
                 part = [second[i] for i in indices]
                 total += self._pass_unhinted(part, len(unhinted), local_metrics)
@@ -603,16 +611,16 @@ class PolicyTrainer:
         tally.mean("learning_rate", self.optimizer.learning_rate(step=self.version))
         norm: Tensor | float = 0.0
         with explain_out_of_memory(LearnError, "the optimizer's update", STATE_WAY_OUT):
-            if live:
+            if trains:
                 norm = self.optimizer.update(step=self.version)
-            if live and self.critic is not None:
+            if trains and self.critic is not None:
                 self.critic.update()
-            if live and self.ema is not None:
+            if trains and self.ema is not None:
                 self.ema.update(self.optimizer.weights())
-        if live:
+        if trains:
             self.anchor.on_update()
         tally.mean("grad/norm", norm)
-        tally.mean("optimizer/skipped", float(not live))
+        tally.mean("optimizer/skipped", float(not trains))
 
     def _pass(self, rows: Sequence[CreditedSample], task: "_Update", *, trains: bool) -> Tensor:
         """Run a forward pass over rows, a backward pass if it trains; return the loss."""

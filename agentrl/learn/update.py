@@ -131,6 +131,7 @@ class PolicyGradient:
             how=self._how,
             counts=counts,
             horizon_tokens=self._horizon_tokens,
+            shares=batch.shares,
         )
         tally.mean("ratio/clip_fraction", tokens.clipped, where=batch.mask)
         tally.mean("ratio/active_fraction", active, where=batch.mask)

@@ -192,7 +192,13 @@ def _check_hint(config: "RunConfig") -> Iterator[str]:
 
 def _check_selection(config: "RunConfig") -> Iterator[str]:
     advantage = config.learn.advantage
-    for selection in config.learn.selection:
+    for place, selection in enumerate(config.learn.selection):
+        if isinstance(selection, PivotSelection) and place:
+            before = ", ".join(one.name for one in config.learn.selection[:place])
+            yield (
+                f"learn.selection has pivot after {before}, which may remove trajectories, but the "
+                "pivot is the median of a whole group; put pivot first in learn.selection"
+            )
         if isinstance(selection, PivotSelection) and not isinstance(
             advantage, McGrpoAdvantage | CustomMethod
         ):

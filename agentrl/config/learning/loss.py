@@ -112,7 +112,8 @@ class BapoLoss(LossSection):
 
     name: Literal["bapo"] = "bapo"
     low: tuple[float, float] = (0.6, 0.9)
-    """Lower bound of the ratio: initial and maximum value. It is raised first."""
+    """Lower bound of the ratio: initial and maximum value. It is raised first, as in the authors'
+    code; the paper's algorithm 1 raises the upper bound first."""
     high: tuple[float, float] = (1.2, 3.0)
     """Upper bound of the ratio: initial and maximum value."""
     step_low: PositiveFloat = 0.05

@@ -33,7 +33,7 @@ class OverlongSelection(ConfigSection):
 class PivotSelection(ConfigSection):
     """MC-GRPO's pivot: the trajectory whose reward is the median of its group does not train, and
     is in no denominator. Groups have one trajectory more than train: set an odd
-    `rollout.group_size`."""
+    `rollout.group_size`. It has to be the first selection."""
 
     name: Literal["pivot"] = "pivot"
 

@@ -87,7 +87,8 @@ def forward_tokens(mask: Sequence[bool] | Bool[ndarray, " tokens"]) -> int:
 
 def pad(rows: Sequence[ndarray]) -> ndarray:
     """Return the rows as one array, filled with zeros on the right."""
-    block = np.zeros((len(rows), max(len(row) for row in rows)), dtype=rows[0].dtype)
+    dtype = np.result_type(*{row.dtype for row in rows})
+    block = np.zeros((len(rows), max(len(row) for row in rows)), dtype)
     for row, values in zip(block, rows, strict=True):
         row[: len(values)] = values
     return block

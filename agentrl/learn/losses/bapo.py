@@ -56,8 +56,9 @@ class BapoObjective:
     most, then the upper one, until the balance of the step's tokens reaches `target`. Weights of
     the correction count. A step without any positive token has a loss of 0: its bounds would say
     nothing.
-    Source: Xi et al. 2025 (BAPO), arXiv 2510.18927, algorithm 1. Its code counts negative tokens at
-    the lower bound, so that raising it cannot help; `gradient` counts what it leaves a gradient.
+    Source: Xi et al. 2025 (BAPO), arXiv 2510.18927, and its code, whose order this is; algorithm 1
+    of the paper raises the upper bound first. The code counts negative tokens at the lower bound,
+    so that raising it cannot help; `gradient` counts what it leaves a gradient.
     """
 
     low: tuple[float, float] = (0.6, 0.9)

@@ -2,7 +2,7 @@
 
 Mutants seen caught: text read as a number; a number too large for a float; a text or a mapping
 taken for rewards; numbers off the mask looked at; another shape let through; an environment not
-asked.
+asked; a block in the type of its first row; truth values let through; credit of a selection unread.
 """
 
 import math
@@ -20,7 +20,10 @@ from agentrl.config.section import CustomMethod
 from agentrl.errors import ConfigError, LearnError
 from agentrl.learn.batch import TrainingBatch
 from agentrl.learn.group_reward import read_rewards, reward_groups
+from agentrl.learn.layouts.padded import pad
+from agentrl.learn.micro_batch import CreditedSample
 from agentrl.learn.sample import TrainingGroup
+from agentrl.learn.selection import SelectionContext
 from agentrl.learn.trainer import PolicyTrainer
 from agentrl.run import build
 from tests.support.learning import model_of, trees_of
@@ -159,6 +162,14 @@ def not_a_number(groups: Sequence[TrainingGroup]) -> list[np.ndarray]:
     return [np.full(len(s.mask), math.nan) for group in groups for s in group.samples]
 
 
+def truth_values(groups: Sequence[TrainingGroup]) -> list[np.ndarray]:
+    return [np.full(len(s.mask), s.reward > 0) for group in groups for s in group.samples]
+
+
+def texts(groups: Sequence[TrainingGroup]) -> list[np.ndarray]:
+    return [np.full(len(s.mask), "1", object) for group in groups for s in group.samples]
+
+
 def unknown_off_the_mask(groups: Sequence[TrainingGroup]) -> list[np.ndarray]:
     return [np.where(s.mask, 1.0, math.nan) for group in groups for s in group.samples]
 
@@ -169,6 +180,8 @@ def unknown_off_the_mask(groups: Sequence[TrainingGroup]) -> list[np.ndarray]:
         (too_few, "returned 5 arrays for 6 trajectories"),
         (per_trained_token, "task 't0' sample 0: it returned an array of shape"),
         (not_a_number, "task 't0' sample 0: the advantage of a token that trains is no finite"),
+        (truth_values, "task 't0' sample 0: it returned an array of bool"),
+        (texts, "task 't0' sample 0: it returned an array of object"),
     ],
 )
 def test_credit_of_ones_own_that_cannot_train_is_named_before_the_weights_move(
@@ -186,3 +199,43 @@ def test_what_stands_off_the_mask_is_nobodys_business() -> None:
     own = CustomMethod(function="tests.unit.learn.test_bad_input:unknown_off_the_mask")
     trainer = PolicyTrainer(model_of(), LearnSection(advantage=own), seed=0)
     assert trainer.step(trees_of(3, group=2))["optimizer/skipped"] == 0
+
+
+def whole_first(groups: Sequence[TrainingGroup]) -> list[np.ndarray]:
+    return [
+        np.full(len(s.mask), 1 if at == 0 else -0.5)
+        for group in groups
+        for at, s in enumerate(group.samples)
+    ]
+
+
+def as_floats(groups: Sequence[TrainingGroup]) -> list[np.ndarray]:
+    return [values.astype(float) for values in whole_first(groups)]
+
+
+def test_whole_numbers_among_advantages_cut_off_no_others() -> None:
+    """Both functions return the same numbers, some of them in arrays of integers."""
+    models = [model_of() for _ in range(2)]
+    for model, function in zip(models, (whole_first, as_floats), strict=True):
+        own = CustomMethod(function=f"tests.unit.learn.test_bad_input:{function.__name__}")
+        PolicyTrainer(model, LearnSection(advantage=own), seed=0).step(trees_of(3, group=2))
+    assert all(map(torch.equal, *(model.parameters() for model in models)))
+
+
+def truth_advantages(
+    rows: Sequence[CreditedSample], moment: SelectionContext
+) -> Sequence[CreditedSample]:
+    for row in rows:  # around the checks of types, which only tests have
+        object.__setattr__(row, "advantages", row.advantages > 0)
+    return rows
+
+
+def test_a_selection_that_returns_no_numbers_is_named() -> None:
+    own = CustomMethod(function="tests.unit.learn.test_bad_input:truth_advantages")
+    trainer = PolicyTrainer(model_of(), LearnSection(selection=(own,)), seed=0)
+    with pytest.raises(LearnError, match=r"learn\.selection, task 't0' sample 0: .* of bool"):
+        trainer.step(trees_of(3, group=2))
+
+
+def test_a_block_cuts_no_row_to_the_type_of_its_first() -> None:
+    assert pad([np.array([1]), np.array([0.5, 0.25])]).tolist() == [[1.0, 0.0], [0.5, 0.25]]

@@ -4,7 +4,8 @@ Mutants seen caught: minimum for maximum; the half dropped; cut around the retur
 detached; coefficient dropped; values in another order; the end's value one place off, or not asked
 for; limit ignored; counts of the micro-batch; global seed; last layer not zero; moments, updates or
 weights not restored; shape not checked; never updated; idle rows left out; explained variance
-inverted; a critic missing, or unread, let through.
+inverted; a critic missing, or unread, let through; the end of a context
+that trains nothing left out.
 """
 
 from collections.abc import Sequence
@@ -23,9 +24,11 @@ from agentrl.config.learning.advantage import GaeAdvantage, ReinforcePpAdvantage
 from agentrl.config.load import load_config
 from agentrl.errors import ConfigError
 from agentrl.learn.checkpoint import load
+from agentrl.learn.contexts import rows_of
 from agentrl.learn.critic import ValueHead, critic_of, explained_variance, value_loss
 from agentrl.learn.layouts.padded import PaddedLayout
-from agentrl.learn.sample import TrainingGroup, TrainingSample, groups_of
+from agentrl.learn.micro_batch import CreditedSample
+from agentrl.learn.sample import TrainingGroup, TrainingSample, groups_of, spans_of
 from agentrl.learn.trainer import PolicyTrainer
 from agentrl.trajectory import Leaf, Tree, Truncated, reward_of
 from tests.support.learning import CPU, block, model_of, save, trees_of
@@ -147,6 +150,55 @@ def test_a_context_beyond_the_limit_is_worth_what_its_beginning_is() -> None:
     (short,) = critic.add_values([alone], PaddedLayout(limit), limit_tokens=limit)[0].samples
     assert short.values is not None
     assert short.final_value == pytest.approx(short.values[limit], abs=1e-6)
+
+
+def test_a_limit_that_ends_a_context_without_trained_tokens_is_no_end_of_the_task() -> None:
+    """The history was rewritten, a context of its own, and a limit came before the next turn."""
+    critic = awake(trainer_of(CriticSection()))
+    sampled = np.array([0, 0, 1, 1, 0, 0, 0], dtype=bool)
+    sample = TrainingSample(
+        task_id="t",
+        sample=0,
+        reward=0.0,
+        truncated=True,
+        token_ids=np.array([2, 3, 4, 5, 6, 7, 8], np.int32),
+        mask=sampled,
+        behaviour=np.zeros(7, np.float32),
+        spans=spans_of(sampled),
+        jumps=((4, -1),),
+    )
+    mask = np.array([False, False, True])
+    ended = replace(
+        sample,
+        token_ids=sample.token_ids[4:],
+        mask=mask,
+        behaviour=sample.behaviour[4:],
+        spans=spans_of(mask),
+        jumps=(),
+    )
+    layout = PaddedLayout(64)
+    (group,) = critic.add_values(
+        [TrainingGroup("t", (sample, ended, replace(sample, truncated=False)))],
+        layout,
+        limit_tokens=64,
+    )
+    valued, end, task_end = group.samples
+    assert valued.final_value == pytest.approx(end.final_value, abs=1e-5)
+    assert abs(end.final_value) > 1e-3
+    assert task_end.final_value == 0.0
+    assert valued.values is not None
+    assert valued.values[sampled].all()
+    assert not valued.values[~sampled].any()
+    (row,) = rows_of(CreditedSample(valued, np.ones(7)))
+    assert row.sample.token_ids.tolist() == [2, 3, 4, 5]
+
+
+def test_a_sample_of_which_no_token_trains_has_values_of_zero() -> None:
+    critic = awake(trainer_of(CriticSection()))
+    groups = groups_of(trees_of(1), lambda versions: np.zeros(len(versions), dtype=bool))
+    for sample in samples_of(critic.add_values(groups, PaddedLayout(64), limit_tokens=64)):
+        assert sample.values is not None
+        assert not sample.values.any()
 
 
 def test_a_new_critic_says_zero_and_leaves_the_random_states_alone() -> None:

@@ -5,7 +5,7 @@ exception stands in a table here, with its reason. Mutants seen caught: equal re
 and TreeRL's formula; singleton swapped; AEPO's entropies off the mask; BranchGRPO's sum over
 log-probs that are no numbers; weights off the mask; log-ratios not cut before `exp` in corrections
 and in losses; behaviour log-probs that are no numbers kept; D3S of rows without tokens; a reward
-made of what was recorded off the mask.
+made of what was recorded off the mask; no entropies where no token trains.
 """
 
 import math
@@ -34,7 +34,7 @@ from agentrl.learn.selection import SelectionContext
 from agentrl.learn.trainer import PolicyTrainer
 from agentrl.task import Task
 from agentrl.trajectory import Finished, Leaf, Node, Tree
-from tests.support.learning import model_of
+from tests.support.learning import evidence_of, model_of
 
 TABLES: Mapping[str, Sequence[LearnMethod[Any]]] = {slot.key: slot.methods for slot in SLOTS}
 
@@ -184,8 +184,14 @@ def poisoned(sample: TrainingSample, poison: float = math.nan) -> TrainingSample
 
 
 def silent(sample: TrainingSample) -> TrainingSample:
-    """Return a sample of which no token trains."""
-    return replace(sample, mask=np.zeros_like(sample.mask))
+    """Return a sample of which no token trains, as it was before it was scored."""
+    return replace(sample, mask=np.zeros_like(sample.mask), entropies=None, proximal=None)
+
+
+def scored(group: TrainingGroup) -> TrainingGroup:
+    """Return the group with the log-probs and entropies that a model finds."""
+    (result,) = evidence_of(model_of()).score_groups([group])
+    return result
 
 
 def credit(section: ConfigSection, *groups: TrainingGroup) -> list[ndarray]:
@@ -225,11 +231,11 @@ def test_unequal_rewards_give_something(section: ConfigSection) -> None:
 def test_a_sample_of_which_nothing_trains_breaks_no_credit(section: ConfigSection) -> None:
     group = group_of(1.0, 0.0, 0.0, 1.0)
     some = replace(group, samples=(silent(group.samples[0]), *group.samples[1:]))
-    found = credit(section, some)
+    found = credit(section, scored(some))
     assert all(np.isfinite(x).all() for x in found)
     assert any(x.any() for x in found)
     nothing = replace(group, samples=tuple(silent(s) for s in group.samples))
-    assert [len(x) for x in credit(section, nothing)] == [0] * 4
+    assert [len(x) for x in credit(section, scored(nothing))] == [0] * 4
     assert credit(section) == []
 
 

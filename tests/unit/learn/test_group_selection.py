@@ -18,7 +18,11 @@ from hypothesis import strategies as st
 from agentrl.config.learn import LearnSection
 from agentrl.config.learning.advantage import BranchGrpoAdvantage, McGrpoAdvantage
 from agentrl.config.learning.correction import NoCorrection
-from agentrl.config.learning.selection import BranchPruningSelection, PivotSelection
+from agentrl.config.learning.selection import (
+    BranchPruningSelection,
+    OverlongSelection,
+    PivotSelection,
+)
 from agentrl.config.load import load_config
 from agentrl.errors import ConfigError
 from agentrl.learn.micro_batch import CreditedSample
@@ -226,6 +230,10 @@ def test_a_batch_of_which_nothing_is_left_is_skipped() -> None:
     ("learn", "says"),
     [
         ("selection: [{name: pivot}]", "learn.selection has pivot, the baseline of mc_grpo, but"),
+        (
+            "selection: [{name: overlong}, {name: pivot}], advantage: {name: mc_grpo}",
+            "pivot after overlong, which may remove trajectories, but",
+        ),
         ("selection: [{name: branch_pruning, width: all}]", "which prunes nothing; set width to"),
         ("selection: [{name: branch_pruning, depths: [-1]}]", "learn.selection.0"),
     ],
@@ -241,5 +249,8 @@ def test_a_selection_that_cannot_work_is_refused(tmp_path: Path, learn: str, say
 def test_a_pivot_goes_with_its_advantage(tmp_path: Path) -> None:
     file = tmp_path / "x.yaml"
     file.write_text("env: {id: demo/Multiply-v0}\n")
-    changes = {"learn.selection": [{"name": "pivot"}], "learn.advantage": {"name": "mc_grpo"}}
-    assert load_config(file, changes).learn.selection == (PivotSelection(),)
+    changes = {
+        "learn.selection": [{"name": "pivot"}, {"name": "overlong"}],
+        "learn.advantage": {"name": "mc_grpo"},
+    }
+    assert load_config(file, changes).learn.selection == (PivotSelection(), OverlongSelection())

@@ -80,6 +80,16 @@ def tree_of(
     return tree
 
 
+def with_reward(tree: Tree, reward: float) -> Tree:
+    """Return the tree, all of whose trajectories have the same reward."""
+    even = Tree(Task(prompt="q", id="even"))
+    for node in tree.nodes:
+        even.add(node)
+    for leaf in tree.leaves:
+        even.end(replace(leaf, outcome=Finished(reward)))
+    return even
+
+
 def train(
     hint: AnyHint | None, *trees: Tree, **keys: object
 ) -> tuple[list[Tensor], dict[str, float]]:
@@ -150,11 +160,7 @@ def test_the_second_loss_is_the_published_one() -> None:
 def test_trajectories_without_credit_count_in_the_mean() -> None:
     """Two groups of which one has equal rewards: its second losses are zeros, not left out."""
     tree = tree_of(*MIXED)
-    even = Tree(Task(prompt="q", id="even"))
-    for node in tree.nodes:
-        even.add(node)
-    for leaf in tree.leaves:
-        even.end(replace(leaf, outcome=Finished(1.0)))
+    even = with_reward(tree, 1.0)
     keys = {"aggregation": "seq-mean-token-mean", "correction": NoCorrection()}
     shares = [
         train(DistilledHint(), *trees, **keys)[1]["loss"] - train(None, *trees, **keys)[1]["loss"]
@@ -181,6 +187,16 @@ def test_every_trajectory_has_its_second_loss_once_per_epoch(
     assert {count for _, count in seen} == {2, 3}
 
 
+def test_a_second_loss_trains_beside_rows_without_credit() -> None:
+    """Eight optimiser steps of a row each: four rows have credit, and of the four second losses one
+    falls on a step whose row has none."""
+    tree = tree_of(*MIXED)
+    hint = CustomMethod(function=f"{__name__}:distill_credited")
+    _, metrics = train(hint, tree, with_reward(tree, 1.0), minibatches=8)
+    assert metrics["optimizer/updates"] == 5
+    assert metrics["optimizer/skipped"] == 3 / 8
+
+
 def test_a_second_loss_needs_no_hint_and_a_coefficient() -> None:
     (tree,) = trees_of(1)
     (group,) = groups_of([tree])
@@ -195,6 +211,10 @@ def test_a_second_loss_needs_no_hint_and_a_coefficient() -> None:
 
 def keep_all(sample: TrainingSample) -> HintTraining:
     return HintTraining()
+
+
+def distill_credited(sample: TrainingSample) -> HintTraining:
+    return HintTraining(coefficient=0.0 if sample.task_id == "even" else 0.1)
 
 
 def lose(sample: TrainingSample) -> HintTraining:

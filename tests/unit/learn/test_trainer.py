@@ -9,6 +9,7 @@
 - warm-up off by one; no clipping of the norm: optimiser tests
 - the order of rows, masks, weights or single advantages left out of the digest that ranks compare,
   or what is off the mask in it: test of the digest
+- contexts counted as trajectories, or without their share: test of several contexts
 """
 
 import math
@@ -26,7 +27,7 @@ from transformers import Gemma2Config, Gemma2ForCausalLM, PreTrainedModel
 
 from agentrl.config.learn import AdamWSection, LearnSection
 from agentrl.config.learning.correction import NoCorrection, TruncatedCorrection
-from agentrl.config.learning.loss import PpoClipLoss
+from agentrl.config.learning.loss import Aggregation, PpoClipLoss
 from agentrl.config.learning.proximal import BehaviourProximal
 from agentrl.errors import ConfigError, LearnError
 from agentrl.learn.batch import TrainingBatch
@@ -560,3 +561,42 @@ def test_ranks_that_decide_otherwise_have_another_digest() -> None:
     assert digest_decisions(off_mask, batch) == same, "nobody reads it"
     found = {name: digest_decisions(change(rows), batch) for name, change in DECISIONS.items()}
     assert len({same, *found.values()}) == 1 + len(found), found
+
+
+def test_a_trajectory_of_several_contexts_weighs_as_much_as_one_of_one() -> None:
+    """One samples 6 tokens in one context, the other 9 in three; on policy a loss is -advantage."""
+    tree = Tree(Task(prompt="q", id="t"))
+    prompt = tree.add(Node(parent=None, source="prompt", token_ids=(2, 3), turn=0))
+    for sample in range(2):
+        at = prompt
+        for turn in range(3):
+            if turn and sample:
+                rewritten = Node(
+                    parent=at,
+                    source="prompt",
+                    token_ids=(4, 5),
+                    turn=turn,
+                    withdraws=len(tree.context(at)),
+                )
+                at = tree.add(rewritten)
+            count = turn + 1 + sample
+            node = Node(
+                parent=at,
+                source="sampled",
+                token_ids=(6, 7, 8, 9)[:count],
+                turn=turn,
+                logprobs=(-1.0,) * count,
+                versions=(0,) * count,
+            )
+            at = tree.add(node)
+        tree.end(Leaf(node=at, outcome=Finished(float(sample)), sample=sample))
+    advantage = 0.5 / math.sqrt(0.5)
+    losses: dict[Aggregation, float] = {
+        "seq-mean-token-mean": 0.0,
+        "seq-mean-token-sum": -advantage * (9 - 6) / 2,
+    }
+    for how, loss in losses.items():
+        section = LearnSection(aggregation=how, correction=NoCorrection())
+        metrics = PolicyTrainer(model_of(), section, seed=0).step([tree])
+        assert metrics["loss"] == pytest.approx(loss, abs=1e-5)
+        assert metrics["grad/norm"] > 0

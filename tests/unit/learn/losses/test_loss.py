@@ -107,9 +107,41 @@ MASK = torch.tensor([[True, True], [True, False], [False, False]])
 )
 def test_aggregation_golden(how: Aggregation, expected: float) -> None:
     counts = LossDenominators.from_token_counts([2, 1, 0])
-    assert counts == LossDenominators(tokens=3, sequences=2)
+    assert counts == LossDenominators(tokens=3, sequences=2.0)
     found = aggregate(LOSSES, MASK, how=how, counts=counts, horizon_tokens=2).item()
     assert found == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("how", get_args(Aggregation))
+def test_contexts_weigh_as_much_as_their_trajectory(how: Aggregation) -> None:
+    """A trajectory of one context, and one of three, which is the same numbers in one row."""
+    whole = torch.tensor([[1.0, 3.0, 0.0, 2.0], [5.0, 2.0, -1.0, 4.0]])
+    mask = torch.tensor([[1, 1, 0, 1], [1, 1, 1, 1]], dtype=torch.bool)
+    counts = LossDenominators.from_token_counts([3, 4])
+    expected = aggregate(whole, mask, how=how, counts=counts, horizon_tokens=2)
+    rows = torch.tensor([[1.0, 3.0, 0.0, 2.0], [5.0, 0, 0, 0], [2.0, -1.0, 0, 0], [4.0, 0, 0, 0]])
+    row_mask = torch.tensor(
+        [[1, 1, 0, 1], [1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 0, 0]], dtype=torch.bool
+    )
+    shares = torch.tensor([1.0, 0.25, 0.5, 0.25])
+    parts = LossDenominators.from_token_counts([3, 1, 2, 1], shares.tolist())
+    assert parts == counts
+    found = aggregate(rows, row_mask, how=how, counts=parts, horizon_tokens=2, shares=shares)
+    assert found.item() == pytest.approx(expected.item())
+    # One context alone in an optimiser step is that step's mean.
+    lone = LossDenominators.from_token_counts([2], [0.5])
+    alone = aggregate(
+        rows[2:3], row_mask[2:3], how=how, counts=lone, horizon_tokens=2, shares=shares[2:3]
+    )
+    assert alone.item() == pytest.approx(
+        {
+            "token-mean": 0.5,
+            "token-sum": 1.0,
+            "seq-mean-token-sum": 2.0,
+            "seq-mean-token-sum-norm": 1.0,
+            "seq-mean-token-mean": 0.5,
+        }[how]
+    )
 
 
 @pytest.mark.parametrize("how", get_args(Aggregation))

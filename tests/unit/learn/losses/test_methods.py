@@ -254,7 +254,7 @@ def test_gspo_gradient_is_the_segment_ratio_over_the_length(
     loss = loss_of(section)
     assert not isinstance(loss, PlannedLoss)
     total = aggregate(
-        loss(tokens).losses, GSPO_MASK, how=aggregation_of(section), counts=LossDenominators(5, 1)
+        loss(tokens).losses, GSPO_MASK, how=aggregation_of(section), counts=LossDenominators(5, 1.0)
     )
     total.backward()
     assert logs.grad is not None
