@@ -4,7 +4,7 @@ Mutants seen caught, each applied to a copy of the tree: submissions not kept; u
 form accepted; any number of submissions judged right; further downloads overlooked; bookmarks only
 of the bar; bookmarks read without asking the browser to end; no policies; settings not renewed
 between episodes; /tmp kept; marks of embedded elements shown; texts told twice; windows without
-anything in them numbered.
+anything in them numbered; a closing message compared where there is no answer.
 """
 
 import http.client
@@ -187,6 +187,7 @@ async def test_only_what_was_asked_for_may_be_sent_and_once(name: str) -> None:
     wanted: dict[str, Any] = first_task(name).data["wanted"]
     check, (sent,) = check_of(name), wanted["sent"]
     assert await check(Left(state([sent])), wanted, "")
+    assert await check(Left(state([sent])), wanted, "It is sent.\n\nAnything  else?\n")
     assert not await check(Left({}), wanted, "")
     assert not await check(Left(state([sent, sent])), wanted, "")
     assert not await check(Left(state([{**sent, "form": "/other"}])), wanted, "")
