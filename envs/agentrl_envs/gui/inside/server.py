@@ -185,6 +185,7 @@ class DesktopServer:
         session.renew_manager(limit_s)
         files.empty(HOME)
         files.empty("/tmp", but=".X")
+        session.hands.unlock()
         session.park()
         session.prepare()
         rests = session.settle(STILL_S, limit_s)
