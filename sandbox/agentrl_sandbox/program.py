@@ -40,7 +40,7 @@ def bubblewrap_options(
     home = writable[-1]
     for name, value in {"HOME": home, "TMPDIR": "/tmp", "TZ": "UTC", **environ}.items():
         options += ["--setenv", name, value]
-    return [*options, *more, "--remount-ro", "/", "--chdir", home]
+    return [*options, *more, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", home]
 
 
 def make_cgroup(name: str, memory_bytes: int, processes: int | None = None) -> ProcessCgroup | None:

@@ -4,6 +4,7 @@ An action that cannot be done is a `ToolError`, in words for the model, and chan
 """
 
 import asyncio
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -24,6 +25,8 @@ _TYPED = 64
 _WHOLE = ("date", "time", "month", "week", "datetime-local", "color", "range")
 """Kinds of fields whose parts a keyboard fills in, each in a manner of its own."""
 _SCROLL = 0.8
+_PASTE = re.compile(r"\+(v|keyv|insert)$", re.IGNORECASE)
+"""Keys that paste."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +129,14 @@ class BrowserActions:
                 raise
             return ""
 
-        if refusal := await self._tab.call("press", press_key()):
+        if _PASTE.search(key):
+            async with self._visit.hold_clipboard() as is_there:
+                if not is_there:
+                    raise ToolError("nothing can be pasted into a page of this kind")
+                refusal = await self._tab.call("press", press_key())
+        else:
+            refusal = await self._tab.call("press", press_key())
+        if refusal:
             raise ToolError(refusal)
 
     @tool

@@ -130,6 +130,7 @@ async def test_no_file_of_this_machine_is_read(terminal: GuiEnv, tmp_path: Path)
     assert [line.split(":")[0] for line in users.splitlines()] == ["user", "user"]
     ran = await runs(terminal, "sh", "-c", "cp /bin/true /usr/bin/mine || touch /etc/mine /mine")
     assert ran.code != 0
+    assert (await runs(terminal, "touch", "/dev/mine")).code != 0
 
 
 async def test_no_process_of_this_machine_is_seen(terminal: GuiEnv) -> None:

@@ -3,7 +3,10 @@
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+
+Identity = tuple[str, int]
+"""Path of a file or directory, and its number: what is put in its place has another."""
 
 
 def write(path: str, data: bytes, mode: int, changed_s: float) -> None:
@@ -56,12 +59,19 @@ def _walk(root: str) -> Iterator[tuple[str, str]]:
             yield path, "file" if is_file else "other"
 
 
-def empty(root: str, *, but: str = "") -> None:
-    """Remove everything in a directory, and not itself, nor names that begin with `but`."""
+def identify(*roots: str) -> set[Identity]:
+    """Return the identity of everything below some directories."""
+    return {(path, os.lstat(path).st_ino) for root in roots for path, _ in _walk(root)}
+
+
+def empty(root: str, *, but: Collection[Identity] = ()) -> None:
+    """Remove everything in a directory but itself and what has one of these identities."""
     for entry in os.scandir(root):
-        if but and entry.name.startswith(but):
-            continue
-        if entry.is_dir(follow_symlinks=False):
-            shutil.rmtree(entry.path)
+        is_kept = (entry.path, entry.stat(follow_symlinks=False).st_ino) in but
+        if not entry.is_dir(follow_symlinks=False):
+            if not is_kept:
+                os.unlink(entry.path)
+        elif is_kept:
+            empty(entry.path, but=but)
         else:
-            os.unlink(entry.path)
+            shutil.rmtree(entry.path)

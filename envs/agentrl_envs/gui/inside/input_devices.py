@@ -15,6 +15,8 @@ _KEY_S, _TEXT_S = 0.02, 1.0
 """Between two keys, and of a whole text at most: some programs miss keys that come at once."""
 _OF_WINDOWS = {"alt", "alt_l", "option", "super", "super_l", "cmd", "command", "meta", "win"}
 """Modifiers of chords that may be the window manager's."""
+_LOCKS = {2: "Caps_Lock", 16: "Num_Lock"}
+"""Keys that stay locked, by their bit in the state of the pointer."""
 _APART_S = 0.17
 """Between the clicks of two actions: more than a double click takes."""
 _DRAG_STEPS = 8
@@ -103,6 +105,13 @@ class InputDevices:
             self._settle()
         self._send(_X_KEY[1], modifiers)
         self._display.sync()
+
+    def unlock(self) -> None:
+        """Release the keys that are locked."""
+        state = self._display.screen().root.query_pointer().mask
+        for bit, key in _LOCKS.items():
+            if state & bit:
+                self.press([key])
 
     def _keep_apart(self) -> None:
         """Wait until a click would no longer be the second half of a double click."""

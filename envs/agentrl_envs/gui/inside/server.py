@@ -12,7 +12,7 @@ from typing import Any
 
 from agentrl_envs.gui.inside import files
 from agentrl_envs.gui.inside.keyboard import UnknownKey
-from agentrl_envs.gui.inside.session import HOME, LAYER_S, STILL_S, DisplaySession
+from agentrl_envs.gui.inside.session import LAYER_S, STILL_S, DisplaySession
 from agentrl_envs.gui.inside.windows import WindowInfo
 from agentrl_envs.gui.inside.zygote import set_dumpable
 from agentrl_sandbox.inside.frames import ChannelFrameReader, encode
@@ -181,14 +181,13 @@ class DesktopServer:
         self._programs.clear()
         session.processes.end_all()
         # An editor can save its text anywhere, over the settings too.
-        session.renew_settings()
+        whole = session.renew_files()
         session.renew_manager(limit_s)
-        files.empty(HOME)
-        files.empty("/tmp", but=".X")
+        session.hands.unlock()
         session.park()
         session.prepare()
         rests = session.settle(STILL_S, limit_s)
-        return {"clean": rests and not self._clients() and session.alive()}
+        return {"clean": whole and rests and not self._clients() and session.alive()}
 
     def _clients(self) -> list[WindowInfo]:
         return [window for window in self._session.windows.list_visible() if window.managed]

@@ -2,13 +2,12 @@
 
 import importlib
 import os
-import shutil
 import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from agentrl_envs.gui.inside import config, form
+from agentrl_envs.gui.inside import config, files, form
 from agentrl_envs.gui.inside.accessibility_tree import AccessibilityTree
 from agentrl_envs.gui.inside.bus import AccessibilityBus
 from agentrl_envs.gui.inside.input_devices import InputDevices
@@ -20,6 +19,8 @@ from agentrl_envs.gui.inside.zygote import FormZygote
 
 RUN = "/run/desktop"
 HOME = "/home/user"
+_SHARED = (RUN, "/tmp", "/dev/shm")
+"""Directories where the parts of a desktop have files, and programs can write."""
 _BUS = f"unix:path={RUN}/bus"
 STILL_S = 0.09
 LAYER_S = 1.0
@@ -39,9 +40,7 @@ class DisplaySession:
                 "XDG_RUNTIME_DIR": RUN,
             }
         )
-        config.write(RUN)
-        os.makedirs(f"{RUN}/bin")
-        os.symlink("/usr/bin/python3", f"{RUN}/bin/python")
+        self._write_settings()
         self._log = os.open(f"{RUN}/log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC)
         self._x = self._start_x(width, height)
         self.screen = FrameBuffer(f"{RUN}/Xvfb_screen0")
@@ -66,6 +65,7 @@ class DisplaySession:
         self.processes.keep(self.processes.list_pids())
         self._zygote: FormZygote | None = None
         self._has_forms = False
+        self._own_files = files.identify(*_SHARED)
 
     def program(self, command: list[str]) -> int:
         """Start a program of the episode; OSError when it cannot be."""
@@ -101,10 +101,14 @@ class DisplaySession:
         """Put the pointer where it is when an episode begins."""
         self.hands.move(self.screen.width - 1, self.screen.height - 1)
 
-    def renew_settings(self) -> None:
-        """Write the settings of all programs as they are on a fresh desktop."""
-        shutil.rmtree(f"{RUN}/etc")
-        config.write(RUN)
+    def renew_files(self) -> bool:
+        """Leave only the files of a fresh desktop; return whether all of them are there."""
+        files.empty(HOME)
+        for folder in _SHARED:
+            files.empty(folder, but=self._own_files)
+        os.ftruncate(self._log, 0)
+        self._write_settings()
+        return all(os.path.lexists(path) for path, _ in self._own_files)
 
     def renew_manager(self, within_s: float) -> None:
         """Start another window manager, which has not placed any window yet."""
@@ -126,6 +130,12 @@ class DisplaySession:
         with open(f"{RUN}/log", "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - 2000))
             return file.read().decode(errors="replace")
+
+    def _write_settings(self) -> None:
+        config.write(RUN)
+        os.makedirs(f"{RUN}/bin", exist_ok=True)
+        if not os.path.lexists(python := f"{RUN}/bin/python"):
+            os.symlink("/usr/bin/python3", python)
 
     def _start(self, command: list[str]) -> int:
         return self.processes.start(command, log=self._log)

@@ -39,6 +39,7 @@ class BrowserProcess:
         self.served = 0
         self.grown = False
         """Whether it was seen to hold more than it may between episodes."""
+        self._clipboard = asyncio.Lock()
         self._start_driver = driver
         self._process = process
         self._command = command
@@ -105,7 +106,7 @@ class BrowserProcess:
 
     async def open(self, screen: PageScreen) -> EpisodeContext:
         """Return a fresh context; raises `EnvError`."""
-        return await EpisodeContext.open(self._process, screen, self._settings)
+        return await EpisodeContext.open(self._process, screen, self._settings, self._clipboard)
 
     async def is_healthy(self) -> bool:
         """Return whether it answers."""

@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -23,6 +23,7 @@ DIALOGS = 50
 """That a page may open between two actions; one that opens more does nothing else."""
 NOTICES = 5
 NOTICE_CHARACTERS = 500
+_NOTHING = {"text/plain": ""}
 
 Start = Literal["new", "ahead", "kept"]
 """A page was loaded for the episode, or before there was one, or had served another one."""
@@ -44,12 +45,20 @@ class SiteStorage:
     """As Playwright has them."""
     kept: dict[str, Any]
     """Local and session storage, by origin."""
+    copied: dict[str, str]
+    """The texts that were copied last, by type."""
 
 
 class EpisodeContext:
     """A context of its own, used by one episode at a time. Made by `EpisodeContext.open`."""
 
-    def __init__(self, context: "BrowserContext", screen: PageScreen, settings: BrowserSettings):
+    def __init__(
+        self,
+        context: "BrowserContext",
+        screen: PageScreen,
+        settings: BrowserSettings,
+        clipboard: asyncio.Lock,
+    ) -> None:
         self.screen = screen
         self.tabs: list[BrowserPage] = []
         self.world: EpisodeSite | None = None
@@ -63,6 +72,8 @@ class EpisodeContext:
         """How the page that its last episode began on came to be there."""
         self._context = context
         self._settings = settings
+        self._clipboard = clipboard
+        self._copied = _NOTHING
         self.at = 0
         """Number of the tab in front, from 0."""
         self._dialogs = 0
@@ -71,9 +82,9 @@ class EpisodeContext:
 
     @classmethod
     async def open(
-        cls, browser: Any, screen: PageScreen, settings: BrowserSettings
+        cls, browser: Any, screen: PageScreen, settings: BrowserSettings, clipboard: asyncio.Lock
     ) -> "EpisodeContext":
-        """Make a context with one empty page."""
+        """Make a context with one empty page; `clipboard` is held by who uses the browser's."""
         with blame(EnvError, "a new page"):
             async with asyncio.timeout(settings.open_s):
                 context = await browser.new_context(
@@ -84,7 +95,7 @@ class EpisodeContext:
                     locale="en-US",
                     timezone_id="UTC",
                 )
-                visit = cls(context, screen, settings)
+                visit = cls(context, screen, settings, clipboard)
                 context.on("page", visit._on_page)
                 try:
                     visit.tabs.append(await visit._new_tab())
@@ -127,6 +138,7 @@ class EpisodeContext:
         await asyncio.gather(settled, self.tab.send("Page.resetNavigationHistory"))
         await self._let_time_pass()
         self.notices.clear()
+        self._copied = _NOTHING
         return goal
 
     async def load(self, world: EpisodeSite) -> None:
@@ -173,6 +185,12 @@ class EpisodeContext:
         else:
             await asyncio.sleep(ms / 1000)
 
+    @asynccontextmanager
+    async def hold_clipboard(self) -> AsyncGenerator[bool]:
+        """Have what the episode copied in the browser's clipboard; yield whether it is there."""
+        async with self._clipboard:
+            yield await self.tab.run("offer", self._copied, gesture=True)
+
     async def add_tab(self, url: str) -> str:
         """Open a tab at an address and bring it to the front; return why not, if not."""
         if len(self.tabs) > self._settings.tabs:
@@ -203,10 +221,11 @@ class EpisodeContext:
         """Return the cookies, and what the page in front keeps for its origin."""
         cookies = await self._call("cookies", self._context.cookies())
         page_storage = await self.tab.evaluate(_KEPT)
-        return SiteStorage(cookies=cookies, kept=dict(page_storage))
+        return SiteStorage(cookies=cookies, kept=dict(page_storage), copied=self._copied)
 
     async def restore(self, storage: SiteStorage) -> None:
         """Put cookies, and what a page keeps, there before the page is loaded."""
+        self._copied = storage.copied
         self.tab.has_cookies = bool(storage.cookies)
         if storage.cookies:
             await self._call("cookies", self._context.add_cookies(storage.cookies))
@@ -258,7 +277,11 @@ class EpisodeContext:
         if self.tabs:
             tab.has_cookies = False
         tab.on_request(self._on_request)
+        tab.on_copied = self._on_copied
         return tab
+
+    def _on_copied(self, texts: dict[str, str]) -> None:
+        self._copied = texts
 
     async def _on_request(self, tab: BrowserPage, paused: Mapping[str, Any]) -> None:
         refusal = await answer(tab, paused, self.world)

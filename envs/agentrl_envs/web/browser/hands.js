@@ -34,7 +34,7 @@
   }
 
   // Resolves after so many frames without a change of the document, or after mostMs; with how many
-  // animations it has stopped, where it is to hold them.
+  // animations it has stopped, where it is to hold them, and what was copied since it last did.
   function still({ mostMs, calmFrames, holds }) {
     return new Promise((resolve) => {
       let changed = false;
@@ -43,7 +43,8 @@
       const end = () => {
         observer.disconnect();
         clearTimeout(timer);
-        resolve(held.size);
+        resolve({ held: held.size, copied });
+        copied = null;
       };
       const timer = setTimeout(end, mostMs);
       const frame = () => {
@@ -58,6 +59,63 @@
       });
       requestAnimationFrame(frame);
     });
+  }
+
+  // What is copied belongs to the episode and stays out of the browser's clipboard, which all its
+  // episodes share. It is the selected text, or what the page puts in its place, by type.
+  const MOST_COPIED = 2 ** 20;
+  let copied = null;
+  let offered = null;
+
+  function keepCopied(texts) {
+    copied = texts;
+  }
+
+  function copy(event) {
+    if (!event.isTrusted) return;
+    event.preventDefault();
+    event.stopImmediatePropagation();
+    if (offered) {
+      Object.entries(offered).forEach(([type, text]) => event.clipboardData.setData(type, text));
+      return;
+    }
+    const data = new DataTransfer();
+    const untouched = event.composedPath()[0].dispatchEvent(new ClipboardEvent(event.type, {
+      bubbles: true, cancelable: true, composed: true, clipboardData: data,
+    }));
+    if (untouched) {
+      const text = getSelection().toString();
+      const cuts = event.type === "cut";
+      if (text === "" || (cuts && !document.queryCommandEnabled("delete"))) return;
+      data.setData("text/plain", text);
+      // Not at once: a page may cut by a command, and none runs within another one.
+      if (cuts) queueMicrotask(() => document.execCommand("delete"));
+    }
+    const texts = Object.fromEntries(data.types.map((type) => [type, data.getData(type)]));
+    const size = Object.values(texts).join("").length;
+    if (size === 0 || size > MOST_COPIED) return;
+    try {
+      top.keepCopied(texts);
+    } catch {
+      // A frame of another origin, which is not observed either.
+    }
+  }
+
+  for (const type of ["copy", "cut"]) addEventListener(type, copy, true);
+  addEventListener("beforecopy", (event) => {
+    if (!offered) return;
+    event.preventDefault(); // lets a copy happen without a selection
+    event.stopImmediatePropagation();
+  }, true);
+
+  // Puts texts into the browser's clipboard; whether that could be done.
+  function offer(texts) {
+    offered = texts;
+    try {
+      return document instanceof HTMLDocument && document.execCommand("copy");
+    } finally {
+      offered = null;
+    }
   }
 
   // Fields that a keyboard fills in pieces take their value whole; false for one that refuses it.
@@ -124,5 +182,7 @@
     return seen();
   }
 
-  Object.assign(globalThis, { refusals, forget, still, glide, put, mark, choose, roll });
+  Object.assign(globalThis, {
+    refusals, forget, still, glide, keepCopied, offer, put, mark, choose, roll,
+  });
 })();

@@ -58,6 +58,8 @@ class BrowserPage:
         """None before the first document: then there are none in a context that is new."""
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Gets an exception, once, when nothing can be asked any more."""
+        self.on_copied: Callable[[dict[str, str]], None] = lambda texts: None
+        """Gets what is copied on the page, by type."""
         self._settings = settings
         self.url = page.url
         self._world: int | None = None
@@ -154,9 +156,12 @@ class BrowserPage:
         call = f"({script})({json.dumps(argument)})"
         return await self._retry(lambda: self._evaluate(call, None))
 
-    async def run(self, function: str, argument: Any = None) -> Any:
-        """Call a function of the isolated world; see `observation.Eye`."""
-        return await self._retry(lambda: self._run(function, argument))
+    async def run(self, function: str, argument: Any = None, *, gesture: bool = False) -> Any:
+        """Call a function of the isolated world; see `observation.Eye`.
+
+        With `gesture`, it may do what a page may only when its user does something.
+        """
+        return await self._retry(lambda: self._run(function, argument, gesture=gesture))
 
     async def screenshot(self) -> bytes:
         shot = await self.send("Page.captureScreenshot", format="png", optimizeForSpeed=True)
@@ -171,10 +176,9 @@ class BrowserPage:
                 await self.wait_until_loaded()
         raise EnvError(f"the page at {self.url} changes too fast to be observed")
 
-    async def _run(self, function: str, argument: Any) -> Any:
-        return await self._evaluate(
-            f"{function}({json.dumps(argument)})", await self._find_isolated_world()
-        )
+    async def _run(self, function: str, argument: Any, *, gesture: bool = False) -> Any:
+        call = f"{function}({json.dumps(argument)})"
+        return await self._evaluate(call, await self._find_isolated_world(), gesture=gesture)
 
     async def _find_isolated_world(self) -> int:
         if self._world is None:
@@ -185,11 +189,12 @@ class BrowserPage:
             self._world = int(reply["executionContextId"])
         return self._world
 
-    async def _evaluate(self, expression: str, world: int | None) -> Any:
+    async def _evaluate(self, expression: str, world: int | None, *, gesture: bool = False) -> Any:
         params: dict[str, Any] = {
             "expression": expression,
             "returnByValue": True,
             "awaitPromise": True,
+            "userGesture": gesture,
         }
         if world is not None:
             params["contextId"] = world
@@ -246,7 +251,10 @@ class BrowserPage:
             most_s = min(self._settings.still_s, max(0.0, deadline - loop.time()))
             try:
                 calm = {"mostMs": most_s * 1000, "calmFrames": calm_frames}
-                self._held = await self._run("still", {**calm, "holds": self._has_clock})
+                reply = await self._run("still", {**calm, "holds": self._has_clock})
+                self._held = reply["held"]
+                if reply["copied"] is not None:
+                    self.on_copied(reply["copied"])
             except MovedOn:
                 self._world = None
                 if loop.time() < deadline:

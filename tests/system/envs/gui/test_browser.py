@@ -3,8 +3,9 @@
 Mutants seen caught, each applied to a copy of the tree: submissions not kept; unescaped pages; any
 form accepted; any number of submissions judged right; further downloads overlooked; bookmarks only
 of the bar; bookmarks read without asking the browser to end; no policies; settings not renewed
-between episodes; /tmp kept; marks of embedded elements shown; texts told twice; windows without
-anything in them numbered.
+between episodes; /tmp, shared memory, a folder of a part or the log kept; marks of embedded
+elements shown; texts told twice; windows without anything in them numbered; a closing message
+compared where there is no answer.
 """
 
 import http.client
@@ -187,6 +188,7 @@ async def test_only_what_was_asked_for_may_be_sent_and_once(name: str) -> None:
     wanted: dict[str, Any] = first_task(name).data["wanted"]
     check, (sent,) = check_of(name), wanted["sent"]
     assert await check(Left(state([sent])), wanted, "")
+    assert await check(Left(state([sent])), wanted, "It is sent.\n\nAnything  else?\n")
     assert not await check(Left({}), wanted, "")
     assert not await check(Left(state([sent, sent])), wanted, "")
     assert not await check(Left(state([{**sent, "form": "/other"}])), wanted, "")
@@ -405,8 +407,18 @@ async def test_nothing_an_episode_wrote_reaches_the_next(pool: DesktopPool) -> N
     desktop = desktop_of(env)
     fresh = {path: await desktop.read(path) for path in ("../../run/desktop/jwmrc",
              "../../run/desktop/etc/gtk-3.0/settings.ini")}  # fmt: skip
-    for path in (*fresh, "../../run/desktop/etc/chromium/policies/managed/mine.json",
-                 "../../tmp/left", "left"):  # fmt: skip
+    others = (
+        "../../run/desktop/etc/chromium/policies/managed/mine.json",
+        "../../run/desktop/bin/left",
+        "../../run/desktop/dbus-1/services/left.service",
+        "../../run/desktop/folder/left",
+        "../../dev/shm/left",
+        "../../tmp/left",
+        "../../tmp/.X-left",
+        "../../tmp/.X11-unix/left",
+        "left",
+    )
+    for path in (*fresh, *others, "../../run/desktop/log"):
         await desktop.put(path, b"<JWM><Trap/></JWM>")
     await env.close()
     await pool.wait_until_ready()
@@ -414,10 +426,7 @@ async def test_nothing_an_episode_wrote_reaches_the_next(pool: DesktopPool) -> N
     assert desktop_of(env) is desktop
     assert again.nodes == first.nodes
     assert {path: await desktop.read(path) for path in fresh} == fresh
-    for path in (
-        "../../run/desktop/etc/chromium/policies/managed/mine.json",
-        "../../tmp/left",
-        "left",
-    ):
+    for path in others:
         assert await desktop.read(path) is None, path
+    assert b"Trap" not in (await desktop.read("../../run/desktop/log") or b"")
     await env.close()

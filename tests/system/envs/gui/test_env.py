@@ -203,6 +203,21 @@ async def test_a_desktop_that_is_used_again_looks_as_a_fresh_one() -> None:
     await small.close()
 
 
+async def test_keys_that_an_episode_locked_are_released_for_the_next() -> None:
+    small = DesktopPool(DesktopSettings(desktops=1, warm=0, call_s=120, start_s=120, settle_s=20))
+    env = env_of(small, "add_row")
+    for keys in (("Caps_Lock", "Num_Lock"), ("Caps_Lock",), ()):
+        opening, _ = await env.reset(seed=0)
+        await does(env, "click", element=read(opening.messages[-1].text).id("textbox", "New row"))
+        step = await does(env, "type", text="aB1")
+        assert read(shown(step)).find("textbox", "New row").value() == "aB1"
+        for key in keys:
+            await does(env, "key", keys=key)
+    assert small.figures()["started"] == 1
+    await env.close()
+    await small.close()
+
+
 async def test_in_a_run_every_episode_but_the_first_finds_its_desktop_set() -> None:
     """Where the policy thinks for as long as that takes."""
     small = DesktopPool(DesktopSettings(desktops=2, warm=0, call_s=120, start_s=120, settle_s=20))

@@ -283,6 +283,15 @@ async def test_desktops_are_used_again_and_replaced_when_worn(settings: DesktopS
     assert not met[2].sound
 
 
+async def test_a_desktop_that_lost_a_file_of_its_own_is_replaced(pool: DesktopPool) -> None:
+    env, _ = await begun(pool)
+    desktop = desktop_of(env)
+    await desktop.ask("run", command=["rm", "/run/desktop/bus"], limit_s=20.0)
+    await env.close()
+    await pool.wait_until_ready()
+    assert not desktop.sound
+
+
 async def test_without_a_desktop_it_says_what_is_missing(
     settings: DesktopSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,7 +67,7 @@ async def are_gone(left: Callable[[], Collection[int]]) -> bool:
 
 
 def waiting(*, used: bool = False, screen: PageScreen = SCREEN) -> EpisodeContext:
-    visit = EpisodeContext(None, screen, BrowserSettings())  # pyright: ignore[reportArgumentType]
+    visit = EpisodeContext(None, screen, BrowserSettings(), None)  # pyright: ignore[reportArgumentType]
     visit.used = used
     return visit
 
@@ -135,9 +135,11 @@ class Halting:
 async def test_a_context_whose_page_does_not_open_is_not_left_behind() -> None:
     broken = Halting(RuntimeError("out of memory"))
     with pytest.raises(EnvError, match="out of memory"):
-        await EpisodeContext.open(broken, SCREEN, BrowserSettings())
+        await EpisodeContext.open(broken, SCREEN, BrowserSettings(), asyncio.Lock())
     slow = Halting(None)
-    opening = asyncio.create_task(EpisodeContext.open(slow, SCREEN, BrowserSettings()))
+    opening = asyncio.create_task(
+        EpisodeContext.open(slow, SCREEN, BrowserSettings(), asyncio.Lock())
+    )
     await slow.opening.wait()
     opening.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -1,7 +1,8 @@
 """Files of a desktop, read while programs go on with them.
 
 Mutants seen caught: a folder is opened as a file; its descriptor is kept; a file that goes while it
-is looked at ends the listing.
+is looked at ends the listing; what took the place of a file that stays is taken for it; a folder
+that stays is not looked into.
 """
 
 import os
@@ -40,3 +41,21 @@ def test_what_goes_while_it_is_looked_at_is_not_there(
 
     monkeypatch.setattr(os, "lstat", slow)
     assert files.list_below(str(tmp_path), 10) == [("folder", "folder"), ("two", "file")]
+
+
+def test_only_what_was_there_stays(tmp_path: Path) -> None:
+    (tmp_path / "bus" / "services").mkdir(parents=True)
+    (tmp_path / "bus" / "socket").touch()
+    (tmp_path / "replaced").touch()
+    own = files.identify(str(tmp_path))
+    (tmp_path / "bus" / "services" / "left").touch()
+    (tmp_path / "folder" / "below").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "bus")
+    (tmp_path / "other").touch()
+    (tmp_path / "other").rename(tmp_path / "replaced")
+    files.empty(str(tmp_path), but=own)
+    assert files.list_below(str(tmp_path), 10) == [
+        ("bus", "folder"), ("bus/services", "folder"), ("bus/socket", "file"),
+    ]  # fmt: skip
+    files.empty(str(tmp_path))
+    assert not list(tmp_path.iterdir())
