@@ -162,6 +162,10 @@ class RolloutSlot:
         """Note that a turn goes on after its first tokens, unless the policy has ended it there."""
         self._continues = self._continues or self._finish == "length"
 
+    def end_turn(self) -> None:
+        """Note that a turn is over: whatever ended it, the next tokens are of another one."""
+        self._continues, self._finish = False, ""
+
     async def generate(self, request: GenerateRequest) -> Completion:
         """Sample behind the gate; what is lost with its engine is asked for again.
 
@@ -297,6 +301,7 @@ class MonitoredEnv(EnvWrapper):
             return await super().reset(seed=seed, options=options)
 
     async def step(self, action: Action) -> Step:
+        self.slot.end_turn()
         with self.slot.doing("step"):
             return await super().step(action)
 
