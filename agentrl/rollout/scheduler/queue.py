@@ -272,14 +272,10 @@ class RolloutQueue:
         return member
 
     def note_version(self, member: QueuedRollout, oldest: int) -> None:
-        """Note the version of a trajectory's first sampled tokens."""
+        """Note a version that has sampled tokens of a trajectory, or those it has begun with."""
         if member.oldest is None or oldest < member.oldest:
             member.oldest = oldest
-
-    def inherit(self, member: QueuedRollout, oldest: int) -> None:
-        """Note the version of the oldest token that a trajectory has begun with."""
-        self.note_version(member, oldest)
-        self._look_again(member)
+            self._look_again(member)
 
     def begin_again(self, member: QueuedRollout) -> int:
         """Note that a live trajectory has lost all that was kept of it; return its new version."""

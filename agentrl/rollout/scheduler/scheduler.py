@@ -332,7 +332,7 @@ class RolloutScheduler(ClosingResource):
             self._queue.unpark(member)
 
     def inherit_version(self, slot: RolloutSlot, oldest: int) -> None:
-        self._queue.inherit(self._member(slot), oldest)
+        self._queue.note_version(self._member(slot), oldest)
 
     def restart_rollout(self, slot: RolloutSlot) -> int:
         return self._queue.begin_again(self._member(slot))

@@ -558,5 +558,5 @@ def test_a_branch_is_as_old_as_its_oldest_token() -> None:
     ledger.open_groups([0])
     member = ledger.start_next()
     assert member is not None
-    ledger.inherit(member, 0)
+    ledger.note_version(member, 0)
     assert ledger.publish(2) == [member]
