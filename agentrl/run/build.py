@@ -376,6 +376,17 @@ def build_failure_limits(config: RunConfig) -> FailureRateLimits:
     )
 
 
+def build_seed_repeats(config: RunConfig, record: RunStore | None) -> SeedRepeats:
+    """Return the count of each task's groups per step, with those that `record` goes on with."""
+    repeats = SeedRepeats()
+    if record is not None and record.next_group is not None:
+        per_step = config.rollout.tasks_per_step
+        oldest = min([record.next_group, *(group.id for group in record.groups)])
+        for number, task_id in record.store.tasks_from(oldest // per_step * per_step):
+            repeats.find_repeat(number, task_id, step=number // per_step)
+    return repeats
+
+
 def build_scheduler(
     config: RunConfig,
     rollouts: RolloutRunner,
@@ -399,8 +410,9 @@ def build_scheduler(
     `saved` is the value of `RolloutScheduler.saved` at the checkpoint that the run goes on from.
     """
     per_step = config.rollout.tasks_per_step
-    run_seed, repeats = config.run.seed, SeedRepeats()
+    run_seed = config.run.seed
     groups = () if record is None else _restore_groups(record, trees)
+    repeats = build_seed_repeats(config, record)
     first_group = version * per_step if curation is None else curation.first_group(version)
     next_group = None if record is None else record.next_group
 
@@ -420,10 +432,6 @@ def build_scheduler(
     events = EventLog() if record is None else record.events
     if spans is not None:
         events.subscribe(spans)
-    if record is not None and next_group is not None:
-        first = min([next_group, *(group.id for group in groups)]) // per_step * per_step
-        for number, task_id in record.store.tasks_from(first):
-            repeats.find_repeat(number, task_id, step=number // per_step)
     scheduler = rollouts.scheduler(
         build_scheduler_policy(config),
         source,

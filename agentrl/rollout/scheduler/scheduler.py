@@ -43,7 +43,7 @@ from agentrl.rollout.scheduler.policy import SchedulerPolicy
 from agentrl.rollout.scheduler.queue import RolloutQueue
 from agentrl.rollout.scheduler.rolling_update import RollingUpdate
 from agentrl.rollout.scheduler.running import RunningRollout, check_moving, end_overdue
-from agentrl.rollout.scheduler.slot import RolloutSlot, sampled_tokens
+from agentrl.rollout.scheduler.slot import RolloutSlot, sampled_turns
 from agentrl.rollout.scheduler.topology import (
     IndependentRollouts,
     OutOfTasks,
@@ -201,6 +201,7 @@ class RolloutScheduler(ClosingResource):
             await self._roll.begin(weights, version)
         for member in self._queue.publish(version, rolls=self._roll is not None):
             self._restart(member)
+        self._record_given_up()
         for number in [n for n in self._trees if self._queue.group(n) is None]:
             # It has expired and is in no batch any more.
             del self._trees[number]
@@ -332,7 +333,7 @@ class RolloutScheduler(ClosingResource):
             self._queue.unpark(member)
 
     def inherit_version(self, slot: RolloutSlot, oldest: int) -> None:
-        self._queue.inherit(self._member(slot), oldest)
+        self._queue.note_version(self._member(slot), oldest)
 
     def restart_rollout(self, slot: RolloutSlot) -> int:
         return self._queue.begin_again(self._member(slot))
@@ -404,7 +405,9 @@ class RolloutScheduler(ClosingResource):
 
     def _admit(self) -> None:
         """Let kept groups go on whose version has come, and tell of what has ended in them."""
-        for group, end in self._queue.admit():
+        admitted = self._queue.admit()
+        self._record_given_up()
+        for group, end in admitted:
             if group.resumed is not None:
                 self._count_later(group.resumed)
             for member in group.members:
@@ -413,6 +416,22 @@ class RolloutScheduler(ClosingResource):
                     self._hooks.on_finished(member.attempt, tree, member.leaf)
             if end.group != "open":
                 self._complete(group.state.number, trains=end.group == "ready")
+
+    def _record_given_up(self) -> None:
+        """Tell of the trajectories that age has ended without a coroutine."""
+        for member in self._queue.take_given_up():
+            emitter = self.events.resume_rollout(member.group, member.sample)
+            if member.leaf is None:
+                emitter.abandon(TOO_OLD)
+                continue
+            if emitter.rollout.status == "ended":
+                # A recorded end stays: it is given up, and a try of its own has failed.
+                emitter.abandon("stale")
+                seed = self._seed(member.group, self._trees[member.group].task, member.sample)
+                emitter = self.events.start_rollout(
+                    member.group, sample=member.sample, seed=seed, version=member.born
+                )
+            emitter.finish(member.leaf)
 
     def _count_later(self, group: GroupState) -> None:
         outcomes: list[FailureKind | None] = []
@@ -423,12 +442,14 @@ class RolloutScheduler(ClosingResource):
                         outcomes.append(leaf.outcome.kind)
                 case RolloutFinished(leaf=leaf):
                     outcomes.append(None)
-                    self._bias.keep(sampled_tokens(group.tree, leaf.node))
+                    self._bias.keep(_count_own_tokens(group, event.trajectory))
                 case RolloutAbandoned(failure=failure, reason=reason):
                     if failure is not None:
                         outcomes.append(failure)
                         self._counts["retried"] += 1
                     self._queue.restarted += reason == TOO_OLD
+                    if reason == "surplus":
+                        self._bias.abort(_count_own_tokens(group, event.trajectory))
                 case _:
                     pass
         self._rates.recall(outcomes)
@@ -657,3 +678,10 @@ class RolloutScheduler(ClosingResource):
                     )
             except Exception as error:  # noqa: BLE001 - in a task; `next_batch` raises it
                 self._fail(error)
+
+
+def _count_own_tokens(group: GroupState, trajectory: int) -> int:
+    """Return the sampled tokens of a kept trajectory, without those of one it was forked from."""
+    rollout = group.rollouts[trajectory]
+    fork = rollout.fork.node if rollout.fork else None
+    return sampled_turns(group.tree, rollout.at, fork=fork).total()

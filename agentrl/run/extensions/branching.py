@@ -55,8 +55,13 @@ def build_branching_topology(
         # What is over now is for the step that the engine's weights are used in.
         log.write(rollouts.engine.version + 1, shaped)
 
+    # Before the scheduler restores its groups: their trees have the seeds that they had.
+    repeats = build.build_seed_repeats(config, record)
+
     def seed(number: int, task: Task) -> int:
-        return derive(config.run.seed, "rollouts", number // config.rollout.tasks_per_step)
+        step = number // config.rollout.tasks_per_step
+        again = repeats.find_repeat(number, task.id, step=step)
+        return derive(config.run.seed, "rollouts", step, *again)
 
     return BranchingTopology(
         topology=base_topology,

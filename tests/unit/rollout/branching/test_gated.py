@@ -4,7 +4,7 @@ Mutants seen caught: ends not reported to the topology, or only after the verdic
 a group's worlds left open; the gate not closing its topology; a stopped parent that keeps its
 branches' places; a probe counted as a turn; a branch without a start until it has run; an ended
 trajectory that begins again unreported; the prior not carried; a retried branch back in the budget;
-a branch that plays without a place.
+a branch that plays without a place; a turn that ended by length and goes on as the next one.
 """
 
 import asyncio
@@ -81,6 +81,7 @@ class Rig:
     on_fork: Callable[[Counting], None] = lambda env: None
     env: type[Counting] = Counting
     hooks: RolloutHooks = field(default_factory=RolloutHooks)
+    limits: EpisodeLimits = field(default_factory=EpisodeLimits)
     token_s: float = 1.0
     make_engine: Callable[[], ScriptedEngine] | None = None
     worlds: list[Counting] = field(default_factory=list[Counting])
@@ -101,7 +102,7 @@ class Rig:
             make_env=self.make_env,
             engine=self.engine,
             chat=LetterChat(),
-            limits=EpisodeLimits(),
+            limits=self.limits,
             concurrency=self.policy.concurrency,
             retries=self.policy.retries,
         )
@@ -344,6 +345,37 @@ def test_a_probe_is_no_turn_of_its_own() -> None:
     assert run(turns(probed)) == run(turns(plain))
 
 
+@pytest.mark.parametrize(
+    "topology",
+    [
+        FanOutTopology(budget=BranchBudget(leaves=2)),
+        TreeGrpoTopology(trees=2, rounds=0),
+        aepo(2, split=StaticRootSplit(roots=2)),
+    ],
+    ids=["fan_out", "tree_grpo", "aepo"],
+)
+def test_turns_that_end_by_length_are_turns_of_their_own(topology: AnyTopology) -> None:
+    """Nothing probes, every turn ends after 4 tokens of 1 s, and one may take 10 s."""
+    heard: list[int] = []
+
+    async def main() -> None:
+        rig = Rig(
+            topology,
+            sync(2, groups_per_step=1, retries=0),
+            hooks=RolloutHooks(on_turn=lambda attempt, tree: heard.append(attempt.sample)),
+            limits=EpisodeLimits(max_turn_tokens=4, turn_s=10.0),
+            make_engine=lambda: ScriptedEngine(
+                lambda request: [97 + derive(request.seed, i) % 26 for i in range(50)], token_s=1.0
+            ),
+        )
+        async with rig.gate() as gate:
+            (tree,) = (await gate.next_batch()).trees
+        assert [type(leaf.outcome) for leaf in tree.leaves] == [Finished, Finished]
+
+    run(main())
+    assert Counter(heard) == {0: 3, 1: 3}
+
+
 def test_segments_count_a_probed_turn_once() -> None:
     async def main() -> None:
         policy = SchedulerPolicy(
@@ -526,5 +558,5 @@ def test_a_branch_is_as_old_as_its_oldest_token() -> None:
     ledger.open_groups([0])
     member = ledger.start_next()
     assert member is not None
-    ledger.inherit(member, 0)
+    ledger.note_version(member, 0)
     assert ledger.publish(2) == [member]

@@ -282,6 +282,21 @@ def test_what_is_too_old_begins_again_until_it_has_had_its_chances() -> None:
     assert "after 1 restarts; raise rollout.max_start_lag" in slow.leaf.outcome.error
 
 
+def test_an_older_token_than_the_first_moves_the_age_bound() -> None:
+    """A drafted one, say: kept from the version before."""
+    policy = SchedulerPolicy(
+        mode="partial", groups_per_step=1, group_size=1, max_age=1, when_old="restart"
+    )
+    ledger = RolloutQueue(policy, version=5)
+    ledger.wait_for_batch()
+    ledger.open_groups([0])
+    member = ledger.start_next()
+    assert member is not None
+    for version in (5, 4, 5):
+        ledger.note_version(member, version)
+    assert ledger.publish(6) == [member]
+
+
 def test_a_branch_has_its_parents_age_and_counts_in_its_group() -> None:
     policy = SchedulerPolicy(
         mode="async", groups_per_step=1, group_size=3, max_start_lag=1, max_staleness=9
