@@ -244,8 +244,8 @@ class RolloutQueue:
 
         Those with a leaf have failed as stale; the others are queued to begin again.
         """
-        given_up, self._given_up = self._given_up, []
-        return given_up
+        members, self._given_up = self._given_up, []
+        return members
 
     def start_next(self) -> QueuedRollout | None:
         """Give the next queued trajectory a place, if one is free."""
