@@ -62,6 +62,8 @@ class _PlannedSlot:
     ended: bool = False
     goes_on: bool = False
     """It was kept by a record, and has not come to play yet."""
+    stands: bool = False
+    """It had its world when it was kept."""
 
 
 @dataclass(slots=True)
@@ -82,14 +84,17 @@ class _Group:
     """Slots beyond the topology's budget, because the group was made larger."""
     kept: RestoredTree | None = None
 
-    def next(self, sample: int) -> PlannedRollout | None:
-        """Return the start that a slot plays; None when the topology has none for it."""
+    def next(self, sample: int, *, resumes: bool) -> PlannedRollout | None:
+        """Return the start that a slot plays; None when the topology has none for it.
+
+        `resumes` when the slot goes on from where it was kept.
+        """
         planned, growing = self.planned.get(sample), self.growing
         assert growing is not None
         if planned is None:
             self.owed -= 1
             return self.pending.popleft() if self.pending else None
-        if planned.goes_on:
+        if planned.goes_on and (resumes or not planned.stands):
             return planned.start
         if planned.ended:
             (start,) = growing.reopen_path(planned.start)
@@ -249,7 +254,7 @@ class BranchingTopology(RolloutTopology):
                 continue
             is_live = start.path in paths
             if is_live and rollout.leaf is None:
-                planned = _PlannedSlot(start, goes_on=goes_on)
+                planned = _PlannedSlot(start, goes_on=goes_on, stands=rollout.goes_on)
                 planned.tokens = topology.growth(growing.state).line(start.path).tokens
                 entry.planned[rollout.sample] = planned
             elif not is_live and tree.has_ended(start.path):
@@ -306,7 +311,8 @@ class BranchingTopology(RolloutTopology):
             group.tree = slot.tree
             group.growing = self._growing(group.topology, number, slot.tree.task)
             group.pending += group.growing.start()
-        start = None if sample in group.chains else group.next(sample)
+        resumes = slot.stand is not None
+        start = None if sample in group.chains else group.next(sample, resumes=resumes)
         self._close_later(group.growing, group.growing.release())
         if start is None:
             if sample not in group.chains:

@@ -81,6 +81,7 @@ class RolloutQueue:
         self._queue: list[tuple[int, int, int, int, int]] = []
         self._by_deadline: dict[int, dict[QueuedRollout, None]] = {}
         self._held: dict[int, QueuedGroup] = {}
+        self._given_up: list[QueuedRollout] = []
         self._opened, self._openings = first, 0
         self._accepted = version * policy.groups_per_step
         self._queued = self._live = self._parked = self._open = self._ready_count = (
@@ -218,7 +219,10 @@ class RolloutQueue:
         self._opened = max(self._opened, resumed.id + 1)
 
     def admit(self) -> list[tuple[QueuedGroup, RolloutConsequences]]:
-        """Let the held groups go on whose version has come, and say what follows for each."""
+        """Let the held groups go on whose version has come, and say what follows for each.
+
+        What has become too old meanwhile begins again or is given up, as if `publish` had told.
+        """
         due = [n for n, g in sorted(self._held.items()) if g.resumed and self._is_due(g.resumed)]
         admitted: list[tuple[QueuedGroup, RolloutConsequences]] = []
         for number in due:
@@ -230,9 +234,18 @@ class RolloutQueue:
                 elif member.phase == "ended":
                     self._look_again(member)
             if group.resumed and group.resumed.status == "open":
+                self._end_old(group)
                 self._fill(group)
             admitted.append((group, self._settle(group)))
         return admitted
+
+    def take_given_up(self) -> list[QueuedRollout]:
+        """Return the trajectories without a coroutine that age has ended since the last call.
+
+        Those with a leaf have failed as stale; the others are queued to begin again.
+        """
+        members, self._given_up = self._given_up, []
+        return members
 
     def start_next(self) -> QueuedRollout | None:
         """Give the next queued trajectory a place, if one is free."""
@@ -438,12 +451,36 @@ class RolloutQueue:
             member.begun += 1
         member.waits = False
         self._live += 1
-        group = self._groups[member.group]
+        self._recall_age(self._groups[member.group], member)
+        self._look_again(member)
+
+    def _recall_age(self, group: QueuedGroup, member: QueuedRollout) -> None:
+        """Give a trajectory that goes on after a resume the age that it had."""
         resumed = member.resumed
         if group.resumed is not None and resumed is not None and resumed.goes_on:
             member.born = min(resumed.started.version, self._reached)
             member.oldest = group.resumed.oldest_version(resumed)
-        self._look_again(member)
+
+    def _end_old(self, group: QueuedGroup) -> None:
+        """Begin again, or give up, what is too old of an open group that is resumed."""
+        for member in [m for m in group.members if self._has_aged(group, m)]:
+            if member.phase == "ended":
+                self._reopen(member)
+            elif member.phase == "queued":
+                self._given_up.append(member)
+                if self.restart(member):
+                    member.resumed = None
+                    member.begun += 1
+                else:
+                    self.end_rollout(member, member.build_failed_leaf(too_old(member)))
+
+    def _has_aged(self, group: QueuedGroup, member: QueuedRollout) -> bool:
+        self._recall_age(group, member)
+        goes_on = member.resumed is not None and member.resumed.goes_on
+        is_valid = member.leaf is not None and not isinstance(member.leaf.outcome, Failed)
+        return (goes_on or is_valid) and self.policy.is_too_old(
+            self._version, born=member.born, oldest=member.oldest
+        )
 
     def _is_due(self, resumed: GroupState) -> bool:
         return resumed.waits_for <= self._version
@@ -512,6 +549,7 @@ class RolloutQueue:
     def _expire(self, group: QueuedGroup, member: QueuedRollout) -> None:
         assert member.leaf is not None
         member.leaf = replace(member.leaf, outcome=too_old(member))
+        self._given_up.append(member)
         group.state = replace(
             group.state, valid=group.state.valid - 1, failed=group.state.failed + 1
         )

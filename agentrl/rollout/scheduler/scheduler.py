@@ -201,6 +201,7 @@ class RolloutScheduler(ClosingResource):
             await self._roll.begin(weights, version)
         for member in self._queue.publish(version, rolls=self._roll is not None):
             self._restart(member)
+        self._record_given_up()
         for number in [n for n in self._trees if self._queue.group(n) is None]:
             # It has expired and is in no batch any more.
             del self._trees[number]
@@ -404,7 +405,9 @@ class RolloutScheduler(ClosingResource):
 
     def _admit(self) -> None:
         """Let kept groups go on whose version has come, and tell of what has ended in them."""
-        for group, end in self._queue.admit():
+        admitted = self._queue.admit()
+        self._record_given_up()
+        for group, end in admitted:
             if group.resumed is not None:
                 self._count_later(group.resumed)
             for member in group.members:
@@ -413,6 +416,22 @@ class RolloutScheduler(ClosingResource):
                     self._hooks.on_finished(member.attempt, tree, member.leaf)
             if end.group != "open":
                 self._complete(group.state.number, trains=end.group == "ready")
+
+    def _record_given_up(self) -> None:
+        """Tell of the trajectories that age has ended without a coroutine."""
+        for member in self._queue.take_given_up():
+            emitter = self.events.resume_rollout(member.group, member.sample)
+            if member.leaf is None:
+                emitter.abandon(TOO_OLD)
+                continue
+            if emitter.rollout.status == "ended":
+                # A recorded end stays: it is given up, and a try of its own has failed.
+                emitter.abandon("stale")
+                seed = self._seed(member.group, self._trees[member.group].task, member.sample)
+                emitter = self.events.start_rollout(
+                    member.group, sample=member.sample, seed=seed, version=member.born
+                )
+            emitter.finish(member.leaf)
 
     def _count_later(self, group: GroupState) -> None:
         outcomes: list[FailureKind | None] = []

@@ -4,7 +4,8 @@ Virtual time; the real gate, episodes and store. Closing a gate records nothing,
 is what a `kill -9` is. Mutants seen caught: a part of a turn not recorded, or not gone on from; a
 turn not recorded; a restored trajectory played anew under its name; its turns not counted; one that
 begins again not abandoned; reopened groups forgotten; what is left of a complete group left open;
-the order of a group blind to those opened with it; the age of a restored trajectory lost.
+the order of a group blind to those opened with it; the age of a restored trajectory lost, or not
+looked at; the end of one that was given up as stale not taken back.
 """
 
 import asyncio
@@ -38,7 +39,7 @@ from agentrl.rollout.runner import RolloutRunner
 from agentrl.rollout.scheduler.policy import Mode, SchedulerPolicy
 from agentrl.rollout.scheduler.queue import RolloutQueue
 from agentrl.rollout.scheduler.scheduler import RolloutScheduler
-from agentrl.rollout.scheduler.topology import IndependentRollouts
+from agentrl.rollout.scheduler.topology import IndependentRollouts, RolloutHooks, is_stale
 from agentrl.simulate.clock import run_virtual
 from agentrl.simulate.engine import EngineSpeed, SimulatedEngine
 from agentrl.simulate.study import LIMITS
@@ -47,7 +48,7 @@ from agentrl.store.reader import StoreReader
 from agentrl.store.run import RunStore
 from agentrl.store.settings import StoreSettings
 from agentrl.task import Task
-from agentrl.trajectory import Finished, Leaf, Node, Tree
+from agentrl.trajectory import Failed, Finished, Leaf, Node, Tree
 from tests.support.dying import Dying
 from tests.support.examples import examples
 
@@ -66,6 +67,8 @@ def turns(*tokens: int, step_s: float = 0.0) -> TrajectoryCost:
 
 class Process(Dying):
     """One process of a run: everything in it is gone when it ends, but for the folder."""
+
+    hooks = RolloutHooks()
 
     def __init__(
         self,
@@ -119,6 +122,7 @@ class Process(Dying):
             events=self.record.events,
             topology=IndependentRollouts(redundancy=self.redundancy),
             first_group=self.record.next_group or 0,
+            hooks=self.hooks,
         )
         gate.adopt(self.record.groups)
         return gate
@@ -332,19 +336,133 @@ def test_what_a_complete_group_does_not_need_is_given_up(tmp_path: Path) -> None
 
 
 def test_a_restored_trajectory_is_as_old_as_it_was(tmp_path: Path) -> None:
-    """Begun at version 0, killed, resumed by a trainer at 3 that wants none begun before 2."""
+    """Begun at version 0, killed, resumed by a trainer at 1 that wants none begun before 0."""
     run(Process(tmp_path, [turns(2, 90)], ONE).live_for(4))
     process = Process(tmp_path, [turns(2, 90)], ONE)
     process.record.store.close()
     ledger = RolloutQueue(replace(ONE, max_start_lag=1), version=0)
     ledger.adopt(process.record.groups[0])
-    ledger.publish(3)
+    ledger.publish(1)
     ledger.admit()
     ledger.wait_for_batch()
     member = ledger.start_next()
     assert member is not None
     assert (member.born, member.oldest) == (0, 0)
-    assert ledger.publish(4) == [member]
+    assert ledger.publish(2) == [member]
+
+
+@pytest.mark.parametrize(
+    "bounds", [{"max_start_lag": 0}, {"max_age": 0, "when_old": "restart"}], ids=["lag", "age"]
+)
+def test_what_is_too_old_for_the_checkpoints_version_begins_again(
+    tmp_path: Path, bounds: dict[str, Any]
+) -> None:
+    """Stopped during a training step, after which nothing has loaded its weights."""
+    policy = replace(ONE, over_provision=4.0, **bounds)
+    costs = [turns(1), turns(1), turns(3, 3, 3), turns(2, 2)] + [turns(2)] * 20
+
+    async def first() -> dict[str, Any]:
+        process = Process(tmp_path, costs, policy)
+        with process.record:
+            async with process.gate() as gate:
+                batch = await gate.next_batch()
+                numbers = tuple(group.state.number for group in batch.groups)
+                gate.events.emit(GroupsTrained(groups=numbers, step=1))
+                return {"store": process.record.checkpoint(1)}
+
+    async def second(checkpoint: dict[str, Any]) -> list[set[int]]:
+        process = Process(tmp_path, costs, policy, checkpoint=checkpoint, version=1)
+        assert {group.id for group in process.record.groups} == {1, 2, 3}
+        versions: list[set[int]] = []
+        with process.record:
+            async with process.gate() as gate:
+                for _ in range(3):
+                    for tree in await process.step(gate):
+                        versions += [{v for v in t.versions if v >= 0} for t in tree.trajectories()]
+                assert gate.figures()["gate/restarted"] >= 3
+        return versions
+
+    assert run(second(run(first()))) == [{1}, {2}, {3}]
+    with StoreReader(tmp_path / "store") as reader:
+        gone = [event for _, event in reader.events() if isinstance(event, RolloutAbandoned)]
+    assert {event.reason for event in gone} == {TOO_OLD}
+
+
+@pytest.mark.parametrize("chances", [0, 1])
+def test_age_ends_what_is_kept_as_it_ends_what_is_live(tmp_path: Path, chances: int) -> None:
+    """Of three: one has ended, one goes on, and one was begun later and is not too old."""
+    with recorded(tmp_path) as record:
+        request = GroupRequest(task=Task(prompt="q"))
+        tree = record.events.open_group(0, request, size=3, step=0).tree
+        for sample, version in enumerate((0, 0, 1)):
+            begun = record.events.start_rollout(0, sample=sample, seed=0, version=version)
+            prompt = tree.add(Node(parent=None, source="prompt", token_ids=(1,), turn=0))
+            begun.complete_turn(prompt, EnvExchange.resetting(SEEN))
+            if sample == 1:
+                begun.finish(Leaf(node=prompt, outcome=Finished(1.0), sample=sample))
+    with recorded(tmp_path) as record:
+        policy = replace(ONE, group_size=3, max_start_lag=0, max_restarts=chances)
+        ledger = RolloutQueue(policy, version=1)
+        ledger.adopt(record.groups[0])
+        ((group, end),) = ledger.admit()
+        assert end.group == "open"
+        ledger.wait_for_batch()
+        begins = [member.sample for member in iter(ledger.start_next, None)]
+    going_on, ended, young = group.members
+    assert (young.phase, young.restarts, young.attempt.number) == ("live", 0, 0)
+    if chances:
+        assert begins == [0, 1, 2]
+        assert (group.state.live, group.state.valid, group.state.failed) == (3, 0, 0)
+        for member in (going_on, ended):
+            assert (member.born, member.restarts, member.attempt.number) == (1, 1, 1)
+        # The end of the other one is given up by the try that follows.
+        assert ledger.take_given_up() == [going_on]
+    else:
+        assert begins == [2]
+        assert (group.state.live, group.state.valid, group.state.failed) == (1, 0, 2)
+        assert {*ledger.take_given_up()} == {going_on, ended}
+        for member in (going_on, ended):
+            assert member.leaf is not None
+            assert is_stale(member.leaf.outcome)
+    assert ledger.take_given_up() == []
+
+
+def test_what_was_given_up_after_its_end_stays_given_up(tmp_path: Path) -> None:
+    """Stale in a group that goes on since it grew; killed after it trained, and trained again."""
+    policy = replace(ONE, over_provision=2.0, max_start_lag=1, max_restarts=0)
+    costs = [turns(2), turns(4), *[turns(3)] * 30]
+
+    class Growing(Process):
+        hooks = RolloutHooks(
+            more=lambda ends: [int(state.number == state.target == 1) for state, _ in ends]
+        )
+
+    async def live(process: Process, until: int) -> tuple[dict[str, Any], Tree]:
+        with process.record:
+            async with process.gate() as gate:
+                while True:
+                    checkpoint = {"store": process.record.checkpoint(process.version)}
+                    batch = await gate.next_batch()
+                    (number,) = [group.state.number for group in batch.groups]
+                    process.version += 1
+                    gate.events.emit(GroupsTrained(groups=(number,), step=process.version))
+                    if number == until:
+                        return checkpoint, batch.trees[0]
+                    await gate.load_weights(None, process.version)
+
+    checkpoint, tree = run(live(Growing(tmp_path, costs, policy), 1))
+    process = Growing(tmp_path, costs, policy, checkpoint=checkpoint, version=2)
+    _, again = run(live(process, 1))
+    outcomes = [[type(leaf.outcome) for leaf in one.leaves] for one in (tree, again)]
+    assert outcomes == [[Failed, Finished]] * 2
+    assert again.leaves[0].outcome == tree.leaves[0].outcome
+    with StoreReader(tmp_path / "store") as reader:
+        kept = {(t.sample, t.state, t.outcome) for t in reader.trajectories(1)}
+    assert kept == {
+        (0, "abandoned", "stale"),
+        (0, "ended", "failed_stale"),
+        (1, "ended", "finished"),
+    }
 
 
 def test_a_try_that_began_again_is_as_old_as_itself(tmp_path: Path) -> None:

@@ -3,11 +3,12 @@
 Virtual time. To close a gate is, for the store, what a `kill -9` is.
 Mutants seen caught: a turn asked about again, or never; a kept trajectory reported as failed; its
 tokens counted from 0; a decision at a node of the dead tree; the decisions forgotten; copies
-of before a kill not counted.
+of before a kill not counted; what is too old at a resume goes on; a killed reset
+is a failure.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -18,7 +19,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agentrl.engine.scripted import ScriptedEngine
-from agentrl.events.kinds import TurnCompleted
+from agentrl.env import Info, Observation
+from agentrl.events.kinds import ComponentNoted, TurnCompleted
 from agentrl.policy import Sampling
 from agentrl.rollout.branching.aepo import StaticRootSplit
 from agentrl.rollout.branching.branching_topology import BranchingTopology
@@ -81,7 +83,9 @@ class Process(Dying):
     def gate(self) -> RolloutScheduler:
         rollouts = RolloutRunner(
             make_env=self.make_env,
-            engine=ScriptedEngine(spoken, logprob=surprise, token_s=self.token_s),
+            engine=ScriptedEngine(
+                spoken, logprob=surprise, token_s=self.token_s, version=self.version
+            ),
             chat=LetterChat(),
             limits=EpisodeLimits(),
             concurrency=self.policy.concurrency,
@@ -107,6 +111,7 @@ class Process(Dying):
             play=self.trees.play,
             events=self.record.events,
             first_group=self.record.next_group or 0,
+            version=self.version,
         )
         gate.adopt(self.record.groups)
         return gate
@@ -286,3 +291,58 @@ def test_a_killed_tree_is_the_one_that_was_never_killed(
     for seconds in lives:
         run(Process(tmp_path / "killed", topology, policy).live_for(seconds))
     assert run(last(Process(tmp_path / "killed", topology, policy))) == whole
+
+
+@pytest.mark.parametrize("name", sorted(FIXED))
+@pytest.mark.parametrize("seconds", [4.5, 11.5, 17.5, 23.5])
+def test_what_is_too_old_at_a_resume_begins_again(
+    tmp_path: Path, name: str, seconds: float
+) -> None:
+    """Stopped before the weights of a step that is in the checkpoint were loaded."""
+    topology = FIXED[name]
+    target = topology.growth(topology.start("", seed=0)[0]).ledger.budget.leaves
+    policy = sync(target, groups_per_step=1, concurrency=64, max_start_lag=0)
+    run(Process(tmp_path, topology, policy).live_for(seconds))
+
+    async def resume() -> Tree:
+        process = Process(tmp_path, topology, policy, version=1)
+        assert [group.status for group in process.record.groups] == ["open"]
+        with process.record:
+            async with process.gate() as gate:
+                (tree,) = await process.step(gate)
+        assert not any(env.is_open for env in process.worlds)
+        return tree
+
+    tree = run(resume())
+    check_tree(tree, target)
+    versions = [{v for v in t.versions if v >= 0} for t in tree.trajectories()]
+    assert all(1 in sampled_by for sampled_by in versions)
+    if name != "tree_grpo":  # whose later rounds begin where others have been
+        assert versions == [{1}] * target
+
+
+class SlowReset(Counting):
+    async def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[Observation, Info]:
+        await asyncio.sleep(2.0)
+        return await super().reset(seed=seed, options=options)
+
+
+def test_a_root_that_is_killed_in_its_reset_has_not_failed(tmp_path: Path) -> None:
+    topology = FIXED["fan_out"]
+    run(Process(tmp_path, topology, sync(8, groups_per_step=1), env=SlowReset).live_for(1.0))
+
+    async def resume() -> Tree:
+        process = Process(tmp_path, topology, sync(8, groups_per_step=1))
+        with process.record:
+            async with process.gate() as gate:
+                (tree,) = await process.step(gate)
+                return tree
+
+    check_tree(run(resume()), 8)
+    with StoreReader(tmp_path / "store") as reader:
+        notes = [event.note for _, event in reader.events() if isinstance(event, ComponentNoted)]
+    ends = [note["PathEnded"] for note in notes if "PathEnded" in note]
+    assert len(ends) == 8
+    assert not any(end["again"] for end in ends)
