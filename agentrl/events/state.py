@@ -63,6 +63,8 @@ class ResumePoint:
     seconds: float
     history: ActionHistory
     request: TurnRequest | None = None
+    fork: int | None = None
+    """Node it was forked at: what is above is another one's."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -268,6 +270,7 @@ class GroupState:
             seconds=rollout.seconds,
             history=history,
             request=rollout.exchanges[-1].observation.request,
+            fork=rollout.fork.node if rollout.fork else None,
         )
 
     def find_untold(self, node: int | None) -> tuple[tuple[int, ...], tuple[Node, ...]]:

@@ -43,7 +43,7 @@ from agentrl.rollout.scheduler.policy import SchedulerPolicy
 from agentrl.rollout.scheduler.queue import RolloutQueue
 from agentrl.rollout.scheduler.rolling_update import RollingUpdate
 from agentrl.rollout.scheduler.running import RunningRollout, check_moving, end_overdue
-from agentrl.rollout.scheduler.slot import RolloutSlot, sampled_tokens
+from agentrl.rollout.scheduler.slot import RolloutSlot, sampled_turns
 from agentrl.rollout.scheduler.topology import (
     IndependentRollouts,
     OutOfTasks,
@@ -442,12 +442,14 @@ class RolloutScheduler(ClosingResource):
                         outcomes.append(leaf.outcome.kind)
                 case RolloutFinished(leaf=leaf):
                     outcomes.append(None)
-                    self._bias.keep(sampled_tokens(group.tree, leaf.node))
+                    self._bias.keep(_count_own_tokens(group, event.trajectory))
                 case RolloutAbandoned(failure=failure, reason=reason):
                     if failure is not None:
                         outcomes.append(failure)
                         self._counts["retried"] += 1
                     self._queue.restarted += reason == TOO_OLD
+                    if reason == "surplus":
+                        self._bias.abort(_count_own_tokens(group, event.trajectory))
                 case _:
                     pass
         self._rates.recall(outcomes)
@@ -676,3 +678,10 @@ class RolloutScheduler(ClosingResource):
                     )
             except Exception as error:  # noqa: BLE001 - in a task; `next_batch` raises it
                 self._fail(error)
+
+
+def _count_own_tokens(group: GroupState, trajectory: int) -> int:
+    """Return the sampled tokens of a kept trajectory, without those of one it was forked from."""
+    rollout = group.rollouts[trajectory]
+    fork = rollout.fork.node if rollout.fork else None
+    return sampled_turns(group.tree, rollout.at, fork=fork).total()

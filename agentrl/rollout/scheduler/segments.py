@@ -1,5 +1,6 @@
 """Trajectories in budgeted segments (AgentMath): so far in one step, and on in the next."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -44,3 +45,27 @@ def segment_verdict(
     if use.tokens < budget.tokens and use.turns < budget.turns:
         return "goes_on"
     return "waits" if use.index + 1 < budget.segments else "truncated"
+
+
+def find_segment_use(turns: Sequence[int], budget: SegmentBudget, *, begun: int = 0) -> SegmentUse:
+    """Return the use of a trajectory that has sampled so many tokens in each of its turns.
+
+    `begun` are the tokens of a turn that is not complete.
+    """
+    use = SegmentUse()
+    for tokens in turns:
+        use = _sample_turn(use, tokens, budget).add(tokens=0, turns=1)
+    return _sample_turn(use, begun, budget)
+
+
+def _sample_turn(use: SegmentUse, tokens: int, budget: SegmentBudget) -> SegmentUse:
+    while tokens > 0:
+        match segment_verdict(use, budget):
+            case "waits":
+                use = use.next()
+            case "truncated":
+                return use
+            case "goes_on":
+                count = min(tokens, budget.tokens - use.tokens)
+                use, tokens = use.add(tokens=count, turns=0), tokens - count
+    return use

@@ -5,6 +5,7 @@ gate outside every deadline, and its clock stands still meanwhile.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,12 @@ from agentrl.events.state import ResumePoint
 from agentrl.policy import Completion, GenerateRequest, PolicyEngine
 from agentrl.rollout.env_wrapper import EnvWrapper
 from agentrl.rollout.episode import StoppedTrajectory
-from agentrl.rollout.scheduler.segments import SegmentBudget, SegmentUse, segment_verdict
+from agentrl.rollout.scheduler.segments import (
+    SegmentBudget,
+    SegmentUse,
+    find_segment_use,
+    segment_verdict,
+)
 from agentrl.rollout.scheduler.topology import RolloutKey
 from agentrl.rollout.scheduler.watchdog import Phase
 from agentrl.task import Task
@@ -120,13 +126,14 @@ class RolloutSlot:
     _finish: str = ""
 
     def resume_at(self, stand: ResumePoint) -> None:
-        """Let the trajectory go on where it was kept: what it has used counts."""
+        """Let the trajectory go on where it was kept: what it has used itself counts."""
         self.stand = stand
-        self.tokens = sampled_tokens(self.tree, stand.node)
-        self.turns = stand.turn
+        sampled = sampled_turns(self.tree, stand.node, fork=stand.fork)
+        self.tokens = sum(sampled.values())
+        complete = [tokens for turn, tokens in sorted(sampled.items()) if turn < stand.turn]
+        self.turns = len(complete)
         if self.segment is not None:
-            used = max(self.tokens // self.segment.tokens, self.turns // self.segment.turns)
-            self._use = SegmentUse(index=min(used, self.segment.segments - 1))
+            self._use = find_segment_use(complete, self.segment, begun=sampled.get(stand.turn, 0))
 
     def restart(self, *, differs: bool) -> None:
         """Let the trajectory begin again: its world could not be brought back.
@@ -266,10 +273,15 @@ class SlotEngine:
         """Leave the engine open: it belongs to the run."""
 
 
-def sampled_tokens(tree: Tree, node: int | None) -> int:
-    """Return the number of sampled tokens on the path to `node`."""
-    path = () if node is None else tree.path(node)
-    return sum(len(part.token_ids) for part in path if part.source == "sampled")
+def sampled_turns(tree: Tree, node: int | None, *, fork: int | None = None) -> Counter[int]:
+    """Return the sampled tokens of each turn on the path from `fork` to `node`."""
+    turns: Counter[int] = Counter()
+    while node is not None and node != fork:
+        part = tree.node(node)
+        if part.source == "sampled":
+            turns[part.turn] += len(part.token_ids)
+        node = part.parent
+    return turns
 
 
 def _cap_request(request: GenerateRequest, tokens: int) -> GenerateRequest:

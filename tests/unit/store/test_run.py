@@ -5,7 +5,8 @@ is what a `kill -9` is. Mutants seen caught: a part of a turn not recorded, or n
 turn not recorded; a restored trajectory played anew under its name; its turns not counted; one that
 begins again not abandoned; reopened groups forgotten; what is left of a complete group left open;
 the order of a group blind to those opened with it; the age of a restored trajectory lost, or not
-looked at; the end of one that was given up as stale not taken back.
+looked at; the end of one that was given up as stale not taken back; surplus not counted; used
+segments forgotten, or counted in the wrong order.
 """
 
 import asyncio
@@ -39,6 +40,7 @@ from agentrl.rollout.runner import RolloutRunner
 from agentrl.rollout.scheduler.policy import Mode, SchedulerPolicy
 from agentrl.rollout.scheduler.queue import RolloutQueue
 from agentrl.rollout.scheduler.scheduler import RolloutScheduler
+from agentrl.rollout.scheduler.segments import SegmentBudget
 from agentrl.rollout.scheduler.topology import IndependentRollouts, RolloutHooks, is_stale
 from agentrl.simulate.clock import run_virtual
 from agentrl.simulate.engine import EngineSpeed, SimulatedEngine
@@ -48,7 +50,7 @@ from agentrl.store.reader import StoreReader
 from agentrl.store.run import RunStore
 from agentrl.store.settings import StoreSettings
 from agentrl.task import Task
-from agentrl.trajectory import Failed, Finished, Leaf, Node, Tree
+from agentrl.trajectory import Failed, Finished, Leaf, Node, Tree, Truncated
 from tests.support.dying import Dying
 from tests.support.examples import examples
 
@@ -297,6 +299,58 @@ def test_an_order_and_what_a_group_grew_to_come_back(tmp_path: Path) -> None:
         again = record.groups[-1]
         assert (again.id, again.size, again.opened.size) == (2, 2, 2)
         assert (again.request.max_turns, again.request.max_turn_tokens) == (5, 7)
+
+
+def test_redundancy_is_counted_on_after_a_kill(tmp_path: Path) -> None:
+    """All of a step is done and recorded, and no checkpoint has it."""
+    costs = [turns(2, 2, 2), turns(2, 2, 2), turns(*[2] * 7)] * 20
+    policy = SchedulerPolicy(mode="sync", groups_per_step=2, group_size=2)
+
+    async def step() -> dict[str, float]:
+        process = Process(tmp_path, costs, policy)
+        process.redundancy = 1
+        with process.record:
+            async with process.gate() as gate:
+                await gate.next_batch()
+                figures = gate.figures()
+        return {name: x for name, x in figures.items() if name.startswith("redundancy/")}
+
+    figures = run(step())
+    assert figures["redundancy/aborted_tokens_mean"] == 6.0
+    assert run(step()) == figures
+
+
+@pytest.mark.parametrize("lives", [(4.5,), (5.5, 5.5), (2.5, 9.5, 4.5), (14.5,)])
+@pytest.mark.parametrize(
+    "budget",
+    [
+        SegmentBudget(tokens=6, turns=100, segments=1),
+        SegmentBudget(tokens=4, turns=100, segments=4),
+        SegmentBudget(tokens=1000, turns=3, segments=2),
+        SegmentBudget(tokens=7, turns=2, segments=3),
+    ],
+    ids=lambda budget: f"{budget.tokens}-{budget.turns}-{budget.segments}",
+)
+def test_a_kill_leaves_no_more_of_a_segments_budget(
+    tmp_path: Path, budget: SegmentBudget, lives: tuple[float, ...]
+) -> None:
+    costs = [turns(5, 1, 4, 2, 2, 9, 1, 1, 30)]
+    policy = SchedulerPolicy(mode="sync", groups_per_step=1, group_size=1, segment=budget)
+
+    async def finish(folder: Path) -> tuple[Any, int, int]:
+        process = Process(folder, costs, policy)
+        with process.record:
+            async with process.gate() as gate:
+                (tree,) = await process.step(gate)
+        (trajectory,) = tree.trajectories()
+        sampled = {t for t, mask in zip(trajectory.turns, trajectory.mask, strict=True) if mask}
+        return trajectory.outcome, sum(trajectory.mask), len(sampled)
+
+    whole = run(finish(tmp_path / "whole"))
+    assert isinstance(whole[0], Truncated)
+    for seconds in lives:
+        run(Process(tmp_path / "killed", costs, policy).live_for(seconds))
+    assert run(finish(tmp_path / "killed")) == whole
 
 
 def test_what_a_complete_group_does_not_need_is_given_up(tmp_path: Path) -> None:

@@ -32,12 +32,14 @@ from agentrl.rollout.episode import EpisodeLimits
 from agentrl.rollout.runner import RolloutRunner
 from agentrl.rollout.scheduler.policy import SchedulerPolicy
 from agentrl.rollout.scheduler.scheduler import RolloutScheduler
+from agentrl.rollout.scheduler.segments import SegmentBudget
+from agentrl.rollout.scheduler.work import RolloutWork
 from agentrl.runtime.seeds import derive
 from agentrl.store.reader import StoreReader
 from agentrl.store.run import RunStore
 from agentrl.store.settings import StoreSettings
 from agentrl.task import Task
-from agentrl.trajectory import Tree
+from agentrl.trajectory import Finished, Tree, Truncated
 from tests.support.dying import Dying
 from tests.support.examples import examples
 from tests.unit.rollout.branching.test_gated import TOPOLOGIES, Slow, check_tree, run, sync
@@ -291,6 +293,40 @@ def test_a_killed_tree_is_the_one_that_was_never_killed(
     for seconds in lives:
         run(Process(tmp_path / "killed", topology, policy).live_for(seconds))
     assert run(last(Process(tmp_path / "killed", topology, policy))) == whole
+
+
+def test_the_tokens_of_kept_branches_are_counted_once(tmp_path: Path) -> None:
+    """Those that a branch shares with its parent are its parent's, after a kill as before it."""
+    policy = sync(8, groups_per_step=1, concurrency=64)
+
+    async def step() -> RolloutWork:
+        process = Process(tmp_path, FIXED["fan_out"], policy)
+        with process.record:
+            async with process.gate() as gate:
+                await gate.next_batch()
+                return gate.work
+
+    work = run(step())
+    assert run(step()) == work
+
+
+@pytest.mark.parametrize("seconds", [11.5, 17.5, 23.5])
+def test_a_resumed_branch_has_used_nothing_of_its_parents(tmp_path: Path, seconds: float) -> None:
+    """Its segment has as many turns as it plays itself; those of a root end before its turns."""
+    budget = SegmentBudget(tokens=1000, turns=3, segments=1)
+    policy = sync(8, groups_per_step=1, concurrency=64, segment=budget)
+
+    async def last(folder: Path) -> list[tuple[Any, ...]]:
+        process = Process(folder, FIXED["fan_out"], policy)
+        with process.record:
+            async with process.gate() as gate:
+                (tree,) = await process.step(gate)
+        return sorted((t.token_ids, t.outcome) for t in tree.trajectories())
+
+    whole = run(last(tmp_path / "whole"))
+    assert {type(outcome) for _, outcome in whole} == {Finished, Truncated}
+    run(Process(tmp_path / "killed", FIXED["fan_out"], policy).live_for(seconds))
+    assert run(last(tmp_path / "killed")) == whole
 
 
 @pytest.mark.parametrize("name", sorted(FIXED))
