@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from agentrl.errors import FailureKind
-from agentrl.rollout.scheduler.topology import TooManyFailures, is_stale
+from agentrl.rollout.scheduler.topology import TooManyFailures, exceeds_share, is_stale
 from agentrl.trajectory import Failed, Outcome
 
 NO_THRESHOLDS: Mapping[FailureKind, float] = {}
@@ -46,7 +46,7 @@ def find_exceeded(
     excess: dict[FailureKind, float] = {
         kind: failures.get(kind, 0) / attempts - bound
         for kind, bound in alarms.thresholds.items()
-        if failures.get(kind, 0) > bound * attempts
+        if exceeds_share(failures.get(kind, 0), bound, total=attempts)
     }
     return max(excess, key=lambda kind: excess[kind]) if excess else None
 

@@ -141,6 +141,11 @@ class TooManyFailures(AgentrlError):
     """More trajectories failed for good than the run tolerates."""
 
 
+def exceeds_share(count: int, share: float, *, total: int) -> bool:
+    """Return whether `count` is above a share of `total`, for which 0.29 * 100 is 29."""
+    return count > share * total + 1e-9
+
+
 def check_scored(outcomes: Sequence[Outcome]) -> None:
     """Raise `TooManyFailures` where all trajectories of an evaluation failed: nothing is scored."""
     failed = [outcome for outcome in outcomes if isinstance(outcome, Failed)]
@@ -174,7 +179,7 @@ def check_failures(outcomes: Sequence[Outcome], *, max_failed_fraction: float) -
         for outcome in outcomes
         if isinstance(outcome, Failed) and outcome.kind != "verifier"
     ]
-    if not failed or len(failed) <= max_failed_fraction * len(outcomes):
+    if not exceeds_share(len(failed), max_failed_fraction, total=len(outcomes)):
         return
     raise TooManyFailures(
         f"{len(failed)} of {len(outcomes)} trajectories of a step failed "

@@ -1,10 +1,14 @@
 """Decisions about what runs, runs again and stops the run.
 
-Mutants seen caught: `<=` to `<` in check_failures; retries off by one; cancelled ones retried.
+Mutants seen caught: `<=` to `<` in check_failures; retries off by one; cancelled ones retried; a
+share that no float holds taken for less.
 """
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
+from agentrl.rollout.scheduler.failure_limits import FailureRateLimits, find_exceeded
 from agentrl.rollout.scheduler.topology import (
     RolloutKey,
     TooManyFailures,
@@ -34,6 +38,22 @@ def test_failures_up_to_the_bound_are_tolerated() -> None:
     check_failures(outcomes, max_failed_fraction=0.2)
     with pytest.raises(TooManyFailures, match="1 of 5"):
         check_failures(outcomes, max_failed_fraction=0.19)
+
+
+@example(total=100, percent=29)
+@given(total=st.integers(1, 1000), percent=st.integers(0, 99))
+def test_exactly_the_tolerated_share_is_tolerated(total: int, percent: int) -> None:
+    """However the share is rounded as a number: 29 of 100 with 0.29, say."""
+    failures = total * percent // 100
+    outcomes: list[Outcome] = [Failed("env", "x")] * failures
+    outcomes += [Finished(0.0)] * (total - failures)
+    bound = percent / 100
+    limits = FailureRateLimits(window=total, min_count=1, thresholds={"env": bound})
+    check_failures(outcomes, max_failed_fraction=bound)
+    assert find_exceeded({"env": failures}, total, limits) is None
+    with pytest.raises(TooManyFailures):
+        check_failures([Failed("env", "x"), *outcomes[:-1]], max_failed_fraction=bound)
+    assert find_exceeded({"env": failures + 1}, total, limits) == "env"
 
 
 def test_the_error_names_the_most_frequent_cause_of_each_kind() -> None:
