@@ -134,6 +134,14 @@ class RolloutSlot:
         self.turns = len(complete)
         if self.segment is not None:
             self._use = find_segment_use(complete, self.segment, begun=sampled.get(stand.turn, 0))
+            if segment_verdict(self._use, self.segment) == "waits" and self._is_outdated(stand):
+                self._use = self._use.next()
+
+    def _is_outdated(self, stand: ResumePoint) -> bool:
+        """Return whether there are newer weights than those that sampled the last tokens."""
+        path = () if stand.node is None else self.tree.path(stand.node)
+        newest = max((version for node in path for version in node.versions), default=0)
+        return newest < self.scheduler.engine.version
 
     def restart(self, *, differs: bool) -> None:
         """Let the trajectory begin again: its world could not be brought back.

@@ -353,6 +353,40 @@ def test_a_kill_leaves_no_more_of_a_segments_budget(
     assert run(finish(tmp_path / "killed")) == whole
 
 
+@pytest.mark.parametrize("is_trained", [False, True])
+def test_a_segment_waits_for_one_version_and_no_longer(tmp_path: Path, is_trained: bool) -> None:
+    """Spent at version 0, and stopped before the step to version 1 or in it: at 1 it goes on."""
+    budget = SegmentBudget(tokens=100, turns=1, segments=9)
+    policy = replace(ONE, over_provision=2.0, segment=budget)
+    costs = [turns(9), turns(2, 2, 2), *[turns(9)] * 20]
+
+    async def first() -> dict[str, Any]:
+        process = Process(tmp_path, costs, policy)
+        with process.record:
+            async with process.gate() as gate:
+                batch = await gate.next_batch()
+                numbers = tuple(group.state.number for group in batch.groups)
+                gate.events.emit(GroupsTrained(groups=numbers, step=1))
+                return {"store": process.record.checkpoint(1)}
+
+    async def second(checkpoint: dict[str, Any], version: int) -> list[int]:
+        process = Process(tmp_path, costs, policy, checkpoint=checkpoint, version=version)
+        with process.record:
+            async with process.gate() as gate:
+                while True:
+                    for tree in await process.step(gate):
+                        (trajectory,) = tree.trajectories()
+                        if tree.task == process.tasks[1]:
+                            return [v for v in trajectory.versions if v >= 0]
+
+    if is_trained:
+        resumed = run(second(run(first()), 1))
+    else:
+        run(Process(tmp_path, costs, policy).live_for(4.5))
+        resumed = run(second({}, 0))
+    assert resumed == [0, 0, 1, 1, 2, 2]
+
+
 def test_what_a_complete_group_does_not_need_is_given_up(tmp_path: Path) -> None:
     """Killed when the first of two had ended, which was enough: the other one is not played on."""
 
