@@ -3,12 +3,13 @@
 import re
 from collections.abc import Callable, Sequence
 
-from agentrl.chat.thinking import CLOSES
 from agentrl.message import Message
 from agentrl.task import Task
 
 _NUMBER = re.compile(r"[-+]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?")
 _ANSWER_TAG = re.compile(r"<(?P<closing>/)?answer>", re.IGNORECASE)
+_THOUGHT_ENDS = ("</think>", "[/THINK]", "<channel|>", "</seed:think>", "<|END_THINKING|>")
+"""Marks that close a thinking block, of all models that `agentrl.chat` reads."""
 _LABEL = re.compile(r"\banswer\s*:", re.IGNORECASE)
 _BRACE = re.compile(r"\\boxed\{|[{}]")
 
@@ -107,12 +108,12 @@ def answers(messages: Sequence[Message]) -> tuple[str, ...]:
 
 
 def drop_thoughts(text: str) -> str:
-    """Return what a text says behind its last thinking block; all of it without one.
+    """Return the part of a text behind its last thinking block; all of it without one.
 
     Args:
         text: Text of a model, with blocks such as `<think>...</think>`.
     """
-    ends = (text.rfind(close) + len(close) for close in CLOSES if close in text)
+    ends = (text.rfind(end) + len(end) for end in _THOUGHT_ENDS if end in text)
     return text[max(ends, default=0) :]
 
 

@@ -17,8 +17,6 @@ _OTHER_MARKS: Marks = (
 )
 
 _CLOSES: dict[str, str] = dict((*MISTRAL_MARKS, *GEMMA4_MARKS, *_OTHER_MARKS))
-CLOSES = tuple(_CLOSES.values())
-"""Marks that close a thinking block, of all models."""
 _BLOCK = re.compile(r"\s*<think>\n?(.*?)\n?</think>\s*", re.DOTALL)
 _OPENED = re.compile(
     rf"({'|'.join(map(re.escape, _CLOSES))})\s*"

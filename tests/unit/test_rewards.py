@@ -7,8 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentrl.chat.thinking import opened_thinking
 from agentrl.message import Message
-from agentrl.rewards import answers, contains_answer, exact_answer, numeric_answer, tagged_answer
+from agentrl.rewards import (
+    answers,
+    contains_answer,
+    drop_thoughts,
+    exact_answer,
+    numeric_answer,
+    tagged_answer,
+)
 from agentrl.task import Task
 
 
@@ -64,6 +72,16 @@ def test_thoughts_are_no_answer(thought: str) -> None:
     assert exact_answer(task("41"), said(f"{thought}41")) == 1.0
     assert contains_answer(task("42"), said(f"{thought}41")) == 0.0
     assert numeric_answer()(task("42"), said(f"{thought}none")) == 0.0
+
+
+@pytest.mark.parametrize(
+    "opening", ["<think>", "[THINK]", "<|channel>thought", "<seed:think>", "<|START_THINKING|>"]
+)
+def test_thoughts_of_every_model_end(opening: str) -> None:
+    """Kills: a mark that `agentrl.chat` reads and rewards do not."""
+    _, close = opened_thinking(f"user\n{opening}\n")
+    assert close
+    assert drop_thoughts(f"{opening}41{close}42") == "42"
 
 
 def test_only_the_last_assistant_message_counts() -> None:
