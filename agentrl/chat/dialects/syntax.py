@@ -189,9 +189,9 @@ def write_json(value: object) -> str:
 
 def _with_own_id(syntax: CallSyntax, call: ToolCall, earlier: Sequence[ToolCall]) -> ToolCall:
     """Return the call with an id that no earlier one has."""
-    taken = {other.id for other in earlier}
+    other_ids = {other.id for other in earlier}
     number = len(earlier)
-    while call.id in taken:
+    while call.id in other_ids:
         call = replace(call, id=syntax.write_id(call.name, f"call_{number}"))
         number += 1
     return call

@@ -51,8 +51,8 @@ def find_changes(upper: Path, layers: Sequence[Path]) -> list[FileChange]:
     finally:
         os.close(upper_fd)
     differing = [change.path for change in changes if change.path not in alike]
-    told = {*differing, *(str(parent) for path in differing for parent in Path(path).parents)}
-    return [change for change in changes if change.path in told]
+    paths = {*differing, *(str(parent) for path in differing for parent in Path(path).parents)}
+    return [change for change in changes if change.path in paths]
 
 
 def _compare_folder(
