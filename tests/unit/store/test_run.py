@@ -353,21 +353,22 @@ def test_a_kill_leaves_no_more_of_a_segments_budget(
     assert run(finish(tmp_path / "killed")) == whole
 
 
+async def train_step(process: Process) -> dict[str, Any]:
+    """Train on one batch, and return the checkpoint after it."""
+    with process.record:
+        async with process.gate() as gate:
+            batch = await gate.next_batch()
+            numbers = tuple(group.state.number for group in batch.groups)
+            gate.events.emit(GroupsTrained(groups=numbers, step=1))
+            return {"store": process.record.checkpoint(1)}
+
+
 @pytest.mark.parametrize("is_trained", [False, True])
 def test_a_segment_waits_for_one_version_and_no_longer(tmp_path: Path, is_trained: bool) -> None:
     """Spent at version 0, and stopped before the step to version 1 or in it: at 1 it goes on."""
     budget = SegmentBudget(tokens=100, turns=1, segments=9)
     policy = replace(ONE, over_provision=2.0, segment=budget)
     costs = [turns(9), turns(2, 2, 2), *[turns(9)] * 20]
-
-    async def first() -> dict[str, Any]:
-        process = Process(tmp_path, costs, policy)
-        with process.record:
-            async with process.gate() as gate:
-                batch = await gate.next_batch()
-                numbers = tuple(group.state.number for group in batch.groups)
-                gate.events.emit(GroupsTrained(groups=numbers, step=1))
-                return {"store": process.record.checkpoint(1)}
 
     async def second(checkpoint: dict[str, Any], version: int) -> list[int]:
         process = Process(tmp_path, costs, policy, checkpoint=checkpoint, version=version)
@@ -380,7 +381,7 @@ def test_a_segment_waits_for_one_version_and_no_longer(tmp_path: Path, is_traine
                             return [v for v in trajectory.versions if v >= 0]
 
     if is_trained:
-        resumed = run(second(run(first()), 1))
+        resumed = run(second(run(train_step(Process(tmp_path, costs, policy))), 1))
     else:
         run(Process(tmp_path, costs, policy).live_for(4.5))
         resumed = run(second({}, 0))
@@ -449,15 +450,6 @@ def test_what_is_too_old_for_the_checkpoints_version_begins_again(
     policy = replace(ONE, over_provision=4.0, **bounds)
     costs = [turns(1), turns(1), turns(3, 3, 3), turns(2, 2)] + [turns(2)] * 20
 
-    async def first() -> dict[str, Any]:
-        process = Process(tmp_path, costs, policy)
-        with process.record:
-            async with process.gate() as gate:
-                batch = await gate.next_batch()
-                numbers = tuple(group.state.number for group in batch.groups)
-                gate.events.emit(GroupsTrained(groups=numbers, step=1))
-                return {"store": process.record.checkpoint(1)}
-
     async def second(checkpoint: dict[str, Any]) -> list[set[int]]:
         process = Process(tmp_path, costs, policy, checkpoint=checkpoint, version=1)
         assert {group.id for group in process.record.groups} == {1, 2, 3}
@@ -470,7 +462,7 @@ def test_what_is_too_old_for_the_checkpoints_version_begins_again(
                 assert gate.figures()["gate/restarted"] >= 3
         return versions
 
-    assert run(second(run(first()))) == [{1}, {2}, {3}]
+    assert run(second(run(train_step(Process(tmp_path, costs, policy))))) == [{1}, {2}, {3}]
     with StoreReader(tmp_path / "store") as reader:
         gone = [event for _, event in reader.events() if isinstance(event, RolloutAbandoned)]
     assert {event.reason for event in gone} == {TOO_OLD}
