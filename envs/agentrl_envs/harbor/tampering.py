@@ -6,7 +6,7 @@ there.
 """
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 
 from agentrl.sandbox_provider import FileChange
@@ -71,6 +71,7 @@ def find_tampering(
     parents = {str(parent) for path in rows for parent in PurePosixPath(path).parents}
     folders = [*SYSTEM_FOLDERS, *_list_program_folders(search_path, workdir)]
     program_folders = {*SYSTEM_PROGRAMS, *LOCAL_FOLDERS, *search_path}
+    venvs = _list_new_venvs(rows)
     return tuple(
         sorted(
             path
@@ -82,7 +83,7 @@ def find_tampering(
                 and path in parents
                 and not _names_program(path, program_folders)
             )
-            and (path in hiding or path in watched or _is_tampering(change, folders))
+            and (path in hiding or path in watched or _is_tampering(change, folders, venvs))
         )
     )
 
@@ -230,14 +231,29 @@ def _names_program(path: str, program_folders: Collection[str]) -> bool:
     )
 
 
-def _is_tampering(change: FileChange, folders: Iterable[str]) -> bool:
+def _list_new_venvs(rows: Mapping[str, FileChange]) -> set[str]:
+    """Return the virtual environments that are new together with the interpreter that reads them;
+    the folder of a user's packages, which others read, is none."""
+    added = {path for path, change in rows.items() if change.kind == "added"}
+    roots = {path.removesuffix("/pyvenv.cfg") for path in added if path.endswith("/pyvenv.cfg")}
+    return {
+        root
+        for root in roots
+        if not root.endswith("/.local") and added & {f"{root}/bin/python", f"{root}/bin/python3"}
+    }
+
+
+def _is_tampering(change: FileChange, folders: Sequence[str], venvs: Collection[str]) -> bool:
     path = PurePosixPath(change.path)
     if change.path in _PRELOADED or path.name in _STARTED or _ZIPPED.fullmatch(change.path):
         return True
     if _is_cache(change.path):
         return False
     if change.kind == "added":
-        return path.suffix == ".pth" and "python" in change.path
+        library = _LIBRARY.fullmatch(str(path.parent))
+        is_own = library is not None and library["prefix"] in venvs
+        is_read = not is_own or any(map(path.is_relative_to, folders))
+        return path.suffix == ".pth" and "python" in change.path and is_read
     return any(
         path.is_relative_to(folder) or PurePosixPath(folder).is_relative_to(path)
         for folder in folders

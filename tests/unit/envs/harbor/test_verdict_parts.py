@@ -70,6 +70,32 @@ def test_what_prepares_a_verdict(path: str, kind: ChangeKind, tampered: bool) ->
     assert found == ((path,) if tampered else ())
 
 
+SITE = "lib/python3.11/site-packages/distutils-precedence.pth"
+
+
+@pytest.mark.parametrize(
+    ("root", "parts", "tampered"),
+    [
+        ("/app/v", ["pyvenv.cfg", "bin/python3"], False),
+        ("/opt/mine", ["pyvenv.cfg", "bin/python"], False),
+        ("/app/v", ["pyvenv.cfg"], True),
+        ("/app/v", ["bin/python3"], True),
+        ("/app/v/other", [], True),
+        ("/root/.local", ["pyvenv.cfg", "bin/python3"], True),
+        ("/usr/local", ["pyvenv.cfg", "bin/python3"], True),
+        ("/opt/venv", ["pyvenv.cfg", "bin/python3"], True),
+    ],
+)
+def test_a_new_virtual_environment_may_have_what_its_own_python_runs(
+    root: str, parts: list[str], tampered: bool
+) -> None:
+    """Kills: `python -m venv` taken for tampering, and files of the image's Pythons let pass."""
+    paths = [f"{root}/{part}" for part in [*parts, SITE]]
+    changes = [FileChange(path, "added") for path in paths]
+    found = find_tampering(changes, search_path=["/opt/venv/bin"], workdir="/app")
+    assert found == ((paths[-1],) if tampered else ())
+
+
 @pytest.mark.parametrize(
     ("path", "hidden"),
     [
