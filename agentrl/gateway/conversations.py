@@ -13,11 +13,10 @@ from typing import Any
 
 from agentrl.env import ToolSchema
 from agentrl.message import Image, Message
+from agentrl.rewards import drop_thoughts
 
 MessageKeys = tuple[bytes, bytes]
 """Digests of a message as it is told, and of what is shown of it without the policy's thoughts."""
-
-_THOUGHT = "</think>"
 
 
 @dataclass(slots=True, eq=False)
@@ -125,9 +124,8 @@ def message_keys(message: Message) -> MessageKeys:
         message.tool_call_id,
     ]
     exact = _digest(parts, text)
-    if not is_policy or _THOUGHT not in text:
-        return exact, exact
-    return exact, _digest(parts, text.rpartition(_THOUGHT)[2].strip())
+    visible = drop_thoughts(text) if is_policy else text
+    return exact, exact if visible == text else _digest(parts, visible.strip())
 
 
 def _locate_images(message: Message) -> list[tuple[int, str]]:

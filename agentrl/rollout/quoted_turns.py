@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from agentrl.env import Action
 from agentrl.message import Message
+from agentrl.rewards import drop_thoughts
 from agentrl.trajectory import Tree
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def read_sampled_turns(chat: "ChatRenderer", tree: Tree, node: int) -> list[tupl
 
 def _count_quotes(action: Action, prompt_text: str) -> int:
     """Return the number of times that a text quotes a turn of the policy."""
-    words = {action.text, action.malformed_text, action.text.rpartition("</think>")[2]}
+    words = {action.text, action.malformed_text, drop_thoughts(action.text)}
     for call in action.tool_calls:
         words.add(_write_arguments(call.arguments))
         words |= {value for value in call.arguments.values() if isinstance(value, str)}

@@ -7,10 +7,15 @@ from decimal import Decimal
 from typing import Any, cast
 
 from agentrl.message import Message
-from agentrl.rewards import boxed_answer, drop_thoughts, last_text, tagged_answer
+from agentrl.rewards import (
+    boxed_answer,
+    drop_thoughts,
+    last_text,
+    marked_answer,
+    tagged_answer,
+)
 from agentrl.task import Task
 
-_LABEL = re.compile(r"\banswer\s*:", re.IGNORECASE)
 _NUMBER = re.compile(
     r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?(?:(?<=\d)e[-+]?\d{1,4})?", re.ASCII
 )
@@ -34,13 +39,9 @@ def find_answer(text: str) -> str | None:
     `\\boxed{...}`, else what follows the last `####`, else the last `Answer:`.
     """
     text = drop_thoughts(text)
-    for marked in (tagged_answer(text), boxed_answer(text)):
-        if marked is not None:
-            return marked.strip()
-    if "####" in text:
+    if "####" in text and tagged_answer(text) is None and boxed_answer(text) is None:
         return text.rpartition("####")[2].strip()
-    labelled = _LABEL.split(text)
-    return labelled[-1].strip() if len(labelled) > 1 else None
+    return marked_answer(text)
 
 
 def final_answer(text: str) -> str:
