@@ -6,7 +6,8 @@ batch and across a cache hit only up to rounding.
 """
 
 import copy
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -43,6 +44,7 @@ class FallbackDecoder:
         model_copy: Any = copy.deepcopy(model)
         self._model: Any = model_copy.to(device, dtype).eval()
         self._config: Any = config
+        self._cache_key = name_cache_argument(model.forward)
         self._device = device
         self._caches = [self._empty() for _ in range(capacity.slots)]
 
@@ -106,8 +108,17 @@ class FallbackDecoder:
             )
         # 0 would keep the logits of every token.
         keep = max(1, segment.wanted)
-        out = self._model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=keep)
+        held = {self._cache_key: cache}
+        out = self._model(input_ids=ids, use_cache=True, logits_to_keep=keep, **held)
         return out.logits[0, -keep:].float()
 
     def _empty(self) -> DynamicCache:
         return DynamicCache(config=self._config)
+
+
+def name_cache_argument(forward: Callable[..., object]) -> str:
+    """Return the argument of a model's `forward` that takes the cache.
+
+    It is `past_key_values` before transformers 5.24 and in older code that comes with a model.
+    """
+    return "cache" if "cache" in inspect.signature(forward).parameters else "past_key_values"

@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from agentrl.engine.decoder import DecoderCapacity
-from agentrl.engine.fallback import FallbackDecoder
+from agentrl.engine.fallback import FallbackDecoder, name_cache_argument
 from agentrl.engine.llama import LlamaDecoder
 from agentrl.engine.llama_shape import shape_of
 from agentrl.engine.local import TURNS, LocalEngine
@@ -66,6 +66,14 @@ async def test_logprobs_are_those_of_a_full_forward_pass(name: str) -> None:
 def test_which_decoder_a_model_gets() -> None:
     kinds = {n: type(LocalEngine(shared(n), context_tokens=64)._decoder) for n in MODELS}  # pyright: ignore[reportPrivateUsage]
     assert kinds == {**dict.fromkeys(FAST, LlamaDecoder), "gpt2": FallbackDecoder}
+
+
+def test_a_cache_goes_where_the_model_takes_it() -> None:
+    def new(input_ids: Any, cache: Any = None, **kwargs: Any) -> None: ...
+
+    def old(input_ids: Any, past_key_values: Any = None, **kwargs: Any) -> None: ...
+
+    assert [name_cache_argument(forward) for forward in (new, old)] == ["cache", "past_key_values"]
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import GptOssConfig, GptOssForCausalLM, PreTrainedModel
 
 from agentrl.config.learn import LayoutName
+from agentrl.engine.fallback import name_cache_argument
 from agentrl.learn.layouts import LAYOUTS
 from agentrl.learn.layouts.probe import check_layout
 from agentrl.learn.sequence_layout import MaskedTokens
@@ -132,7 +133,7 @@ def test_steps_with_a_cache_and_padding_are_those_of_eager() -> None:
             step = model(
                 input_ids=ids[:, place : place + 1],
                 attention_mask=mask[:, : place + 1],
-                past_key_values=cache,
+                **{name_cache_argument(model.forward): cache},
             )
             found.append(step.logits)
         return torch.cat(found, dim=1)[mask.bool()]
