@@ -245,10 +245,11 @@ class EpisodeContext:
         return await self.tab.run("refusals") > 0
 
     async def clear(self) -> None:
-        """Forget the episode: its world, its cookies and storage, and where the mouse was."""
+        """Forget the episode: its world, its cookies and storage, where the mouse was, how far the
+        page was scrolled, and what followed # in its address."""
         world, self.world = self.world, None
         tab = self.tab
-        await tab.evaluate("() => { localStorage.clear(); sessionStorage.clear(); }")
+        await tab.evaluate(_CLEAR)
         if world is not None:
             for origin in world.origins:
                 await tab.send("Storage.clearDataForOrigin", origin=origin, storageTypes="all")
@@ -348,6 +349,12 @@ class EpisodeContext:
                 return await work
 
 
+_CLEAR = """() => {
+  localStorage.clear();
+  sessionStorage.clear();
+  history.replaceState(null, "", location.pathname + location.search);
+  scrollTo({ left: 0, top: 0, behavior: "instant" });
+}"""
 _KEPT = """() => {
   const of = (storage) => Object.fromEntries(Object.entries(storage));
   return { [location.origin]: { local: of(localStorage), session: of(sessionStorage) } };

@@ -2,7 +2,8 @@
 
 Mutants seen caught: a used page for an episode that may not have one; a broken page handed out; the
 latest page making room and not the oldest; a world for loading that stays open; browsers that have
-grown go on; only the outermost process is counted; several pages wait where one does.
+grown go on; only the outermost process is counted; several pages wait where one does; a kept page
+that stays scrolled, or keeps the end of its address.
 """
 
 import asyncio
@@ -268,6 +269,25 @@ async def test_pages_of_the_past_make_room() -> None:
         await pool.close()
     assert began == ["new", "new", "new", "kept", "new"]
     assert waiting == [1, 2, 2, 2, 2]
+
+
+@in_one_browser
+async def test_a_kept_page_is_at_its_address_and_at_its_top(pool: BrowserPool) -> None:
+    tall = {"/": "<style>html { scroll-behavior: smooth }</style><p style=height:4000px>tall"}
+    env = WebEnv(pack=PagesPack(tall, {"reusable": True}), browser=pool, screen=(330, 330))
+    texts: list[str] = []
+    for _ in range(2):
+        opening, info = await env.reset(seed=0)
+        texts.append(opening.messages[-1].text)
+        step = await env.step(call("goto", url="#below"))
+        assert f"url: {ORIGIN}/#below" in step[0].messages[-1].text
+        await env.step(call("scroll", direction="down"))
+        tab = env._running().visit.tab  # pyright: ignore[reportPrivateUsage]
+        assert await tab.evaluate("() => scrollY") > 0
+        await env.close()
+        await pool.rest()
+    assert (info["page"], texts[0]) == ("kept", texts[1])
+    assert await tab.evaluate("() => scrollY") == 0
 
 
 # -- browsers that hold too much -------------------------------------------------------------------
