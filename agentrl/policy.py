@@ -50,6 +50,9 @@ class GenerateRequest:
     """Tokens that end the turn. The stop token is part of the completion: the policy sampled it."""
     stop_strings: tuple[str, ...] = ()
     """Texts that end the turn with the token that completes one; that token is kept."""
+    begun_tokens: int = 0
+    """Number of last tokens of the prompt that were sampled in this turn, before it was aborted: a
+    stop string may begin in them."""
     top_logprobs: int = 0
     """Number of alternatives to return per token."""
     entropies: bool = False

@@ -111,6 +111,7 @@ class LlamaDecoder:
             if self.eyes is not None and vision_weights is not None:
                 self.eyes.load(vision_weights)
 
+    @torch.inference_mode()
     def release_cache(self) -> None:
         """Forget all keys. On a CPU their memory is free until they are computed again.
 

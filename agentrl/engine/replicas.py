@@ -27,7 +27,12 @@ class ReplicatedEngine(EngineRouter, ClosingResource, Generic[B]):
         self._several = tuple(engines)
 
     async def score(self, request: ScoreRequest) -> Scores:
-        return await self._several[self.best(request.id, len(request.prompt))].score(request)
+        """Score tokens on the engine that is best for the request, as `generate` samples."""
+        return await self._route(
+            request,
+            lambda index: self._several[index].score(request),
+            lambda scores: len(scores.logprobs),
+        )
 
     async def __aenter__(self) -> Self:
         try:

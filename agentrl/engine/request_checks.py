@@ -19,6 +19,11 @@ def check_request(
         raise ValueError(f"request {request.id!r}: the prompt is empty; give at least one token")
     check_room(request, context_tokens)
     check_budget(request)
+    if not 0 <= request.begun_tokens < len(request.prompt):
+        raise ValueError(
+            f"request {request.id!r}: begun_tokens must be within [0, {len(request.prompt)}), the "
+            f"prompt's length, got {request.begun_tokens}"
+        )
     check_id(request.id, in_flight)
     check_images(request, takes_images=takes_images)
     if request.stop_strings and not reads_text:

@@ -2,16 +2,18 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from agentrl.engine.health import EngineHealth, EngineHealthRule
 from agentrl.engine.request_checks import check_id
 from agentrl.errors import first_error
-from agentrl.policy import Completion, GenerateRequest, PolicyEngine
+from agentrl.policy import Completion, GenerateRequest, PolicyEngine, ScoreRequest
 from agentrl.runtime.closing import await_all, close_all
 from agentrl.runtime.threads import await_to_the_end
+
+R = TypeVar("R")
 
 BASE_TOKENS = 4096
 """A request weighs one more for each of these that its prompt has (AgentMath)."""
@@ -120,6 +122,20 @@ class EngineRouter:
 
     async def generate(self, request: GenerateRequest) -> Completion:
         """Sample one turn on the engine that is best for it; while none is up, all are asked."""
+        return await self._route(
+            request,
+            lambda index: self._engines[index].generate(request),
+            lambda completion: len(completion.token_ids),
+        )
+
+    async def _route(
+        self,
+        request: GenerateRequest | ScoreRequest,
+        ask: Callable[[int], Awaitable[R]],
+        count_tokens: Callable[[R], int],
+    ) -> R:
+        """Ask the engine that is best for a request, which has the prompt and the counted tokens of
+        the answer in its cache then."""
         check_id(request.id, self._flying)
         session, tokens = session_of(request.id), len(request.prompt)
         weight = request_weight(tokens, base_tokens=self._base_tokens)
@@ -128,12 +144,12 @@ class EngineRouter:
         self._loads[index] += weight
         self._flying[request.id] = index
         try:
-            completion = await self._generate_on(index, request)
+            answer = await self._ask_engine(index, request, ask)
         finally:
             self._loads[index] -= weight
             del self._flying[request.id]
-        self._remember(session, self._home(index, tokens + len(completion.token_ids)))
-        return completion
+        self._remember(session, self._home(index, tokens + count_tokens(answer)))
+        return answer
 
     async def abort(self, request_id: str) -> None:
         if (index := self._flying.get(request_id)) is not None:
@@ -193,11 +209,16 @@ class EngineRouter:
                 for engine in self._engines:
                     calls.create_task(ask(engine))
 
-    async def _generate_on(self, index: int, request: GenerateRequest) -> Completion:
+    async def _ask_engine(
+        self,
+        index: int,
+        request: GenerateRequest | ScoreRequest,
+        ask: Callable[[int], Awaitable[R]],
+    ) -> R:
         now_s = asyncio.get_running_loop().time
         self._health[index] = self._health[index].on_request(request.id, now_s())
         try:
-            completion = await self._engines[index].generate(request)
+            answer = await ask(index)
         except (ValueError, asyncio.CancelledError):
             # The request was wrong, or nobody waits for it any more.
             self._health[index] = self._health[index].on_end(request.id)
@@ -207,7 +228,7 @@ class EngineRouter:
             self._remember(session_of(request.id), self._home(index, 0, failed=True))
             raise
         self._health[index] = self._health[index].on_answer()
-        return completion
+        return answer
 
     def best(self, request_id: str, tokens: int) -> int:
         """Return which engine a request of so many prompt tokens is for."""

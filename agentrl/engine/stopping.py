@@ -56,8 +56,10 @@ class PartialTurn:
         if self.context[-1] in self.request.stop_token_ids:
             return "stop"
         stops = self.request.stop_strings
-        if stops and decode is not None and ends_with_stop(self.new_tokens, stops, decode):
-            return "stop"
+        if stops and decode is not None:
+            turn = self.context[len(self.request.prompt) - self.request.begun_tokens :]
+            if ends_with_stop(turn, stops, decode):
+                return "stop"
         return "length" if len(self.logprobs) >= self.max_tokens else None
 
     def completion(self, finish: FinishReason) -> Completion:

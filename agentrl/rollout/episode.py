@@ -613,6 +613,7 @@ class EpisodeRunner:
             sampling=self.sampling,
             stop_token_ids=self.chat.stop_token_ids,
             stop_strings=() if self._asked is None else self._asked.stop,
+            begun_tokens=done,
             top_logprobs=top_logprobs,
             entropies=self.entropies,
             seed=self._noise_seed,

@@ -2,6 +2,8 @@
 
 # pyright: basic
 import os
+import random
+import sys
 import time
 
 
@@ -46,6 +48,13 @@ class World:
             value = [value]
         return value
 
+    def seed(self, number):
+        for generator in generators():
+            generator.seed(number)
+
+    def draw(self):
+        return [generator.random() for generator in generators()]
+
     def hang(self):
         time.sleep(3600)
 
@@ -66,6 +75,11 @@ class World:
 
     def close(self):
         pass
+
+
+def generators():
+    """Return the modules with random numbers for the whole process: NumPy's where it is there."""
+    return [random, *([sys.modules["numpy.random"]] if "numpy.random" in sys.modules else [])]
 
 
 class UntoldError(Exception):

@@ -131,7 +131,8 @@ def _count_step(layout: str, limit_tokens: int) -> tuple[int, Counter[str]]:
 
 
 def play_engine() -> dict[str, Any]:
-    """Sample from the local engine: the same tokens as on the CPU, and waits for each step."""
+    """Sample from the local engine, which sleeps and loads between: the same tokens as on the CPU,
+    and waits for each step."""
     asked = [
         GenerateRequest(id="p", prompt=(5, 6, 7), max_new_tokens=9, sampling=Sampling(top_p=0.7)),
         GenerateRequest(id="k", prompt=(5, 6), max_new_tokens=9, sampling=Sampling(top_k=5)),
@@ -147,7 +148,9 @@ def play_engine() -> dict[str, Any]:
         async def ask() -> tuple[list[tuple[int, ...]], int]:
             async with LocalEngine(model, slots=4, context_tokens=256, device=device) as engine:
                 turns = await asyncio.gather(*map(engine.generate, asked))
+                await engine.sleep()
                 await engine.load(model.state_dict(), 1)
+                turns += await asyncio.gather(*map(engine.generate, asked))
                 return [turn.token_ids for turn in turns], engine.statistics().steps
 
         return asyncio.run(ask())

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from agentrl.runtime.json_limits import JsonLimits, read_json
 
-PROTOCOL = 4
+PROTOCOL = 5
 """Both sides speak the same one, or not at all."""
 HEAD_LIMITS = JsonLimits()
 """Limits of a head between a client and a server that know each other. Numbers by the thousand are

@@ -491,6 +491,7 @@ shown = st.lists(
         sampling=samplings,
         stop_token_ids=st.frozensets(ids, max_size=3),
         stop_strings=st.lists(st.text(), max_size=2).map(tuple),
+        begun_tokens=st.integers(0, 9),
         top_logprobs=st.integers(0, 20),
         entropies=st.booleans(),
         seed=st.integers(0, 2**64),

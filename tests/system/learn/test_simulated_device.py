@@ -1,7 +1,8 @@
 """Training and sampling as on a GPU, by a device that is simulated: see tests/support.
 
 Nothing of its tensors may meet one of the CPU, and what the host waits for is counted. Mutants seen
-caught: a block mask made on the CPU; metrics chosen by a mask, and read one by one.
+caught: a block mask made on the CPU; metrics chosen by a mask, and read one by one; a cache made in
+inference mode and cleared outside of it.
 """
 
 import json

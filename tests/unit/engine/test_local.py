@@ -5,8 +5,8 @@ multiple of 64, rows not padded to four, noise by place in the completion, log-p
 logits, versions stamped at the end, query heads not regrouped, RoPE not interleaved, query biases
 not permuted, key norms taken for query norms, weights not copied, a mask that hides the own key, a
 freed or cancelled request that keeps its slot, a failure or a close that leaves callers waiting, a
-prefill that starves short prompts, a stop string searched in too short a tail, a fallback that cuts
-its cache wrongly.
+prefill that starves short prompts, a stop string searched in too short a tail, or in the tokens
+after an abort alone, a fallback that cuts its cache wrongly.
 """
 
 import asyncio
@@ -374,6 +374,24 @@ async def test_stop_tokens_and_stop_strings() -> None:
             assert len(done.logprobs) == end
 
 
+@pytest.mark.parametrize("at", [1, 5])
+async def test_a_stop_string_may_begin_before_an_abort(at: int) -> None:
+    """At the first token of the turn, and later; a text that ends with the prompt is none of it."""
+
+    def decode(tokens: Any) -> str:
+        return "".join(chr(token) for token in tokens)
+
+    request = GenerateRequest(id="1", prompt=prompt_of(9), max_new_tokens=20, seed=4)
+    async with LocalEngine(shared("qwen3"), context_tokens=128, decode=decode) as engine:
+        whole = (await engine.generate(request)).token_ids
+        stops = (decode((request.prompt[-1], whole[0])), decode(whole[at - 1 : at + 1]))
+        request = replace(request, stop_strings=stops)
+        rest = replace(request, prompt=request.prompt + whole[:at], begun_tokens=at)
+        assert (await engine.generate(request)).token_ids == whole[: at + 1]
+        done = await engine.generate(rest)
+        assert (done.token_ids, done.finish) == ((whole[at],), "stop")
+
+
 async def test_half_precision_stays_close() -> None:
     request = GenerateRequest(id="1", prompt=prompt_of(90), max_new_tokens=40)
     dtype = torch.bfloat16
@@ -400,6 +418,7 @@ async def test_the_context_limit_ends_a_completion() -> None:
         ({"max_new_tokens": 0}, "max_new_tokens must be at least 1, got 0"),
         ({"top_logprobs": VOCABULARY + 1}, "top_logprobs"),
         ({"stop_strings": ("x",)}, "decode"),
+        ({"begun_tokens": 1}, "begun_tokens"),
     ],
 )
 async def test_what_cannot_be_served_is_refused(changes: dict[str, Any], says: str) -> None:

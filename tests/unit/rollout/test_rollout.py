@@ -426,7 +426,8 @@ class Interrupting(ScriptedEngine):
     async def generate(self, request: GenerateRequest) -> Completion:
         done = len(request.prompt) - request.prompt.index(ord(">")) - 1
         rest = (*ids("done"), END)[done : done + 2]
-        self.budgets = [*getattr(self, "budgets", []), request.max_new_tokens]
+        asked = (request.max_new_tokens, request.begun_tokens)
+        self.asked = [*getattr(self, "asked", []), asked]
         return Completion(
             token_ids=rest,
             logprobs=(-1.0,) * len(rest),
@@ -451,7 +452,7 @@ async def test_an_interrupted_turn_goes_on_from_its_last_token() -> None:
     (trajectory,) = tree.trajectories()
     assert trajectory.token_ids == (*ids("ab>"), *ids("done"), END)
     assert trajectory.versions == (-1, -1, -1, 0, 0, 2, 2, 4)
-    assert engine.budgets == [9, 7, 5]
+    assert engine.asked == [(9, 0), (7, 2), (5, 4)]
 
 
 def rollouts(

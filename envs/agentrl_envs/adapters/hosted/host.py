@@ -256,6 +256,7 @@ def serve(world_of: Any, channel: socket.socket, others: list[socket.socket]) ->
         signal.signal(signal.SIGTERM, interrupt)
         # The host's stdin is not ours to read.
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        reseed()
         HostedEpisode(world_of, channel).run()
         code = 0
     except BaseException:  # noqa: BLE001 - a child ends here, whatever it did
@@ -263,6 +264,15 @@ def serve(world_of: Any, channel: socket.socket, others: list[socket.socket]) ->
     finally:
         sys.stderr.flush()
         os._exit(code)
+
+
+def reseed() -> None:
+    """Draw other numbers than other episodes, from NumPy's global generator: all of them begin with
+    the host's. Python reseeds its own when it forks."""
+    if (numpy_random := sys.modules.get("numpy.random")) is not None:
+        # One that a library has put in its place may take no seed.
+        with contextlib.suppress(Exception):
+            numpy_random.seed(int.from_bytes(os.urandom(4), "big"))
 
 
 def interrupt(*_: Any) -> NoReturn:
@@ -309,7 +319,9 @@ class HostedEpisode:
             return {"id": message["id"], "error": describe_error(error)}
 
     def fork(self, descriptor: int) -> None:
-        """Go on twice: the copy answers on a channel of its own."""
+        """Go on twice: the copy answers on a channel of its own, and draws the same numbers."""
+        python_random: Any = sys.modules.get("random")
+        state = python_random and python_random.getstate()
         # By way of a process that ends at once, so that nobody has to reap the copy: handlers of
         # signals are the library's.
         between = os.fork()
@@ -319,6 +331,8 @@ class HostedEpisode:
             os.waitpid(between, 0)
             os.close(descriptor)
             return
+        if python_random is not None:  # Python reseeds it when it forks
+            python_random.setstate(state)
         self.channel.close()
         self.channel = socket.socket(fileno=descriptor)
         self.lines = LineSplitter()

@@ -74,6 +74,8 @@ class EpisodeContext:
         self._settings = settings
         self._clipboard = clipboard
         self._copied = _NOTHING
+        self._keeping = ""
+        """Identifier of the script that puts a copy's storage there; empty without one."""
         self.at = 0
         """Number of the tab in front, from 0."""
         self._dialogs = 0
@@ -224,14 +226,17 @@ class EpisodeContext:
         return SiteStorage(cookies=cookies, kept=dict(page_storage), copied=self._copied)
 
     async def restore(self, storage: SiteStorage) -> None:
-        """Put cookies, and what a page keeps, there before the page is loaded."""
+        """Put cookies, and what a page keeps, there before the page is loaded; an episode goes on
+        with it."""
+        self.used = True
         self._copied = storage.copied
         self.tab.has_cookies = bool(storage.cookies)
         if storage.cookies:
             await self._call("cookies", self._context.add_cookies(storage.cookies))
         if any(any(areas.values()) for areas in storage.kept.values()):
             script = f"({_KEEP})({json.dumps(storage.kept)})"
-            await self.tab.send("Page.addScriptToEvaluateOnNewDocument", source=script)
+            added = await self.tab.send("Page.addScriptToEvaluateOnNewDocument", source=script)
+            self._keeping = added["identifier"]
 
     def is_reusable(self) -> bool:
         """Return whether another episode of the same kind may go on with this page."""
@@ -245,10 +250,14 @@ class EpisodeContext:
         return await self.tab.run("refusals") > 0
 
     async def clear(self) -> None:
-        """Forget the episode: its world, its cookies and storage, and where the mouse was."""
+        """Forget the episode: its world, its cookies and storage, where the mouse was, how far the
+        page was scrolled, and what followed # in its address."""
         world, self.world = self.world, None
         tab = self.tab
-        await tab.evaluate("() => { localStorage.clear(); sessionStorage.clear(); }")
+        if self._keeping:
+            script, self._keeping = self._keeping, ""
+            await tab.send("Page.removeScriptToEvaluateOnNewDocument", identifier=script)
+        await tab.evaluate(_CLEAR)
         if world is not None:
             for origin in world.origins:
                 await tab.send("Storage.clearDataForOrigin", origin=origin, storageTypes="all")
@@ -348,6 +357,12 @@ class EpisodeContext:
                 return await work
 
 
+_CLEAR = """() => {
+  localStorage.clear();
+  sessionStorage.clear();
+  history.replaceState(null, "", location.pathname + location.search);
+  scrollTo({ left: 0, top: 0, behavior: "instant" });
+}"""
 _KEPT = """() => {
   const of = (storage) => Object.fromEntries(Object.entries(storage));
   return { [location.origin]: { local: of(localStorage), session: of(sessionStorage) } };

@@ -3,7 +3,8 @@
 Mutants seen caught: an episode that hangs, or whose caller is cancelled, not killed; a copy that
 cannot be; a copy on its origin's channel; a dead episode's answers never given; a host that ends
 with its first episode; our environment handed to a host; a library's release not compared, compared
-as text, or compared after the library was imported.
+as text, or compared after the library was imported; NumPy's random numbers the same in all
+episodes; Python's others in a copy than in its origin.
 """
 
 import asyncio
@@ -45,6 +46,16 @@ class Counting(LibraryLocation):
         """Return what starts it."""
         kind = Path(__file__).parents[3] / "support" / "counting_kind.py"
         return (self.python, "-I", "-S", str(HOSTED / "host.py"), str(kind), self.setup)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountingWithPackages(Counting):
+    """The same, which finds the packages of the interpreter."""
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        python, flag, _, *rest = Counting.command.__get__(self)
+        return (python, flag, *rest)
 
 
 def place(**settings: Any) -> LibraryLocation:
@@ -115,6 +126,27 @@ async def test_a_fork_goes_on_alone_and_outlives_its_origin(ask: Asker) -> None:
         pid = await ask(session, "pid")
         await ask.host.kill(session)
         await ended(pid)
+
+
+async def test_random_numbers_are_an_episodes_own_and_go_on_in_its_copies() -> None:
+    """Those for the whole process, of Python and of NumPy, which each episode finds imported."""
+    where = CountingWithPackages(
+        kind="gem", python=sys.executable, start_timeout_s=DEADLINE_S, imports=("numpy.random",)
+    )
+    host = await LibraryHost.start(where)
+    try:
+        ask = Asker(host)
+        one, other = await ask.open(), await ask.open()
+        for drawn, others in zip(await ask(one, "draw"), await ask(other, "draw"), strict=True):
+            assert drawn != others
+        await ask(one, "seed", number=3)
+        await ask(one, "draw")
+        copy = host.new_session()
+        await ask(copy, "fork", of=one)
+        draws = await ask(copy, "draw")
+        assert (len(draws), draws) == (2, await ask(one, "draw"))
+    finally:
+        await host.close()
 
 
 async def test_a_copy_that_hangs_is_killed_too(ask: Asker) -> None:

@@ -2,7 +2,9 @@
 
 Mutants seen caught: a used page for an episode that may not have one; a broken page handed out; the
 latest page making room and not the oldest; a world for loading that stays open; browsers that have
-grown go on; only the outermost process is counted; several pages wait where one does.
+grown go on; only the outermost process is counted; several pages wait where one does; a kept page
+that stays scrolled, or keeps the end of its address; a fork's page that counts as unused, or whose
+storage is put there again.
 """
 
 import asyncio
@@ -268,6 +270,51 @@ async def test_pages_of_the_past_make_room() -> None:
         await pool.close()
     assert began == ["new", "new", "new", "kept", "new"]
     assert waiting == [1, 2, 2, 2, 2]
+
+
+@in_one_browser
+async def test_a_kept_page_is_at_its_address_and_at_its_top(pool: BrowserPool) -> None:
+    tall = {"/": "<style>html { scroll-behavior: smooth }</style><p style=height:4000px>tall"}
+    env = WebEnv(pack=PagesPack(tall, {"reusable": True}), browser=pool, screen=(330, 330))
+    seen: list[tuple[str, str, int]] = []
+    for _ in range(2):
+        opening, info = await env.reset(seed=0)
+        tab = env._running().visit.tab  # pyright: ignore[reportPrivateUsage]
+        at = await tab.evaluate("() => scrollY")
+        seen.append((info["page"], opening.messages[-1].text, at))
+        step = await env.step(call("goto", url="#below"))
+        assert f"url: {ORIGIN}/#below" in step[0].messages[-1].text
+        await env.step(call("scroll", direction="down"))
+        assert await tab.evaluate("() => scrollY") > 0
+        await env.close()
+        await pool.rest()
+    assert seen == [("new", seen[0][1], 0), ("kept", seen[0][1], 0)]
+
+
+@in_one_browser
+async def test_the_page_of_a_fork_has_nothing_of_it_afterwards(pool: BrowserPool) -> None:
+    """Not after the next navigation either, before which a copy puts its storage there."""
+    pack = PagesPack(options={"reusable": True})
+    env = WebEnv(pack=pack, browser=pool, screen=(340, 340), fork="copy")
+    await env.reset(seed=0)
+    tab = env._running().visit.tab  # pyright: ignore[reportPrivateUsage]
+    await tab.evaluate("() => localStorage.setItem('mine', '1')")
+    fork = await env.fork()
+    tab = fork._running().visit.tab  # pyright: ignore[reportPrivateUsage]
+    assert await tab.evaluate(_MINE) == "1"
+    await env.close()
+    await pool.rest()
+    await fork.close()
+    await pool.rest()
+    _, info = await env.reset(seed=0)
+    visit = env._running().visit  # pyright: ignore[reportPrivateUsage]
+    assert (info["page"], visit.tab) == ("kept", tab)
+    await env.step(call("goto", url="/done"))
+    assert await tab.evaluate(_MINE) is None
+    await env.close()
+
+
+_MINE = "() => localStorage.getItem('mine')"
 
 
 # -- browsers that hold too much -------------------------------------------------------------------
