@@ -1,6 +1,7 @@
 """Reports on disk: where runs and evaluations keep theirs, and reading one to compare it."""
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,6 +85,10 @@ def compare_reports(
     interval: Interval = "wilson",
 ) -> PolicyComparison:
     """Compare two reports, paired by task and seed; `ConfigError` for different conditions."""
+    if threshold is not None and not math.isfinite(threshold):
+        raise ConfigError(
+            f"threshold is {threshold}, which no reward reaches; give a finite number"
+        )
     different = [
         f"{key} is {a.about.get(key)!r} in A and {b.about.get(key)!r} in B"
         for key in sorted(a.about.keys() | b.about.keys())
