@@ -46,7 +46,13 @@ from agentrl.config.section import check_all_read
 from agentrl.env import Env
 from agentrl.errors import ConfigError, LearnError
 from agentrl.evaluation.held_out import HeldOutEvaluation
-from agentrl.evaluation.reports import FOLDER, read_summary, save_report
+from agentrl.evaluation.reports import (
+    FOLDER,
+    compare_reports,
+    read_report,
+    read_summary,
+    save_report,
+)
 from agentrl.events.kinds import GroupsTrained
 from agentrl.metrics.diagnostics import RunDiagnostics
 from agentrl.metrics.latency_trace import FILE as TRACE_FILE
@@ -381,6 +387,7 @@ class TrainingLoop:
         """Evaluate, train and evaluate again."""
         if self.credit is not None:
             self.credit.truncate_after(self.trainer.version)
+        is_resumed = self.trainer.version > 0
         before = self.summary.get("before") or await self._evaluate_before()
         try:
             with self._training() as phase:
@@ -400,6 +407,8 @@ class TrainingLoop:
             await self._save()
             raise
         after = await self._evaluate("after")
+        if is_resumed:
+            self._check_pairs()
         return TrainingResult(
             folder=self.folder,
             steps=self.trainer.version,
@@ -547,6 +556,13 @@ class TrainingLoop:
             )
         self.summary.put("before", before)
         return before
+
+    def _check_pairs(self) -> None:
+        """Say where before and after are of other tasks or rules, which a resume may change."""
+        try:
+            compare_reports(read_report(self.folder, "before"), read_report(self.folder, "after"))
+        except ConfigError as error:
+            self.progress.say(f"before and after are no pair: {error}")
 
     async def _evaluate(self, when: str) -> dict[str, Any]:
         with self.summary.time_phase(f"evaluate {when}"):

@@ -210,6 +210,23 @@ def test_a_lost_summary_does_not_make_a_trained_policy_the_first_one(tmp_path: P
         train(config, resume=True)
 
 
+def test_a_resume_under_other_rules_says_that_before_and_after_are_no_pair(tmp_path: Path) -> None:
+    """Mutant: the two scores are shown side by side, and nothing is said."""
+
+    class Told(SilentProgress):
+        def say(self, text: str) -> None:
+            lines.append(text)
+
+    lines: list[str] = []
+    tiny(tmp_path, run__steps=1)
+    for steps, changes in ((2, {}), (3, {"evaluate.threshold": 0.5})):
+        config = load_config(config_file(tmp_path), {"run.steps": steps, **changes})
+        train(config, resume=True, progress=Told())
+        said = [line for line in lines if line.startswith("before and after are no pair: ")]
+        assert bool(said) == bool(changes)
+    assert "threshold is 1 in A and 0.5 in B" in said[0]
+
+
 def test_a_run_does_not_go_on_with_other_tasks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
