@@ -365,6 +365,25 @@ def test_a_checkpoint_beyond_the_log_is_refused(store: ScriptedStore) -> None:
         again.restore(position=9, step=3)
 
 
+@pytest.mark.parametrize("is_moved", [True, False])
+def test_no_checkpoint_refers_to_a_log_that_was_removed(
+    store: ScriptedStore, tmp_path: Path, *, is_moved: bool
+) -> None:
+    """Mutant: the log is written on, and nobody reads it again."""
+    Play(store).begin(0)
+    store.checkpoint(1)
+    (segment,) = (store.folder / "segments").iterdir()
+    if is_moved:
+        segment.rename(tmp_path / "elsewhere")
+    else:
+        segment.unlink()
+    with pytest.raises(StoreError, match=r"was removed or moved .*put it back and resume"):
+        store.checkpoint(2)
+    if is_moved:
+        (tmp_path / "elsewhere").rename(segment)
+        store.checkpoint(2)
+
+
 def test_a_dropped_group_stays_dropped(store: ScriptedStore) -> None:
     play = Play(store)
     play.begin(0)
