@@ -15,6 +15,7 @@ import typer
 from agentrl.cli.arguments import EnvId, EnvKwargs, check_writable, parse_env_kwargs
 from agentrl.cli.console import err, show_prompt, show_text
 from agentrl.cli.progress import show_progress
+from agentrl.errors import ConfigError
 from agentrl.runtime.threads import run_in_stoppable_thread
 
 if TYPE_CHECKING:
@@ -66,6 +67,11 @@ def record(
     """Record demonstrations of an environment's gold player or of a human, for training."""
     file.parent.mkdir(parents=True, exist_ok=True)
     check_writable(file, "FILE")
+    if player == "gold" and file.exists() and file.stat().st_size:
+        raise ConfigError(
+            f"FILE is {file}, which exists, and recordings of the gold player would replace it; "
+            "give the path of a new file, or remove it"
+        )
     import asyncio
 
     from agentrl.authoring.env_contract import read_tasks

@@ -1,12 +1,14 @@
 """Base of every part of a config: closed, frozen, and aware of which of its keys were read."""
 
+import math
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Literal, TypeVar, cast, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticKnownError
 
 from agentrl.errors import ConfigError
 
@@ -26,6 +28,13 @@ class ConfigSection(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     _read: set[str] = PrivateAttr(default_factory=set[str])
+
+    @field_validator("*")
+    @classmethod
+    def _is_no_nan(cls, value: Any) -> Any:
+        if isinstance(value, float) and math.isnan(value):  # no bound of its own refuses it
+            raise PydanticKnownError("finite_number")
+        return value
 
     def __getattribute__(self, name: str) -> Any:
         if not name.startswith("_") and name in type(self).__dict__.get("__pydantic_fields__", ()):

@@ -1,6 +1,7 @@
 """Reports on disk: where runs and evaluations keep theirs, and reading one to compare it."""
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from agentrl.evaluation.compare import PolicyComparison, compare
 from agentrl.evaluation.report import EvaluationReport
 from agentrl.evaluation.sample import EvaluationSample
 from agentrl.evaluation.scores import Interval, ScoringRules
-from agentrl.runtime.atomic_files import write_json
+from agentrl.runtime.atomic_files import load_json, write_json
 
 FOLDER = "evaluations"
 """Of a run: one report per evaluation, such as `after.json`."""
@@ -34,6 +35,25 @@ def save_report(report: EvaluationReport, run: Path, which: str) -> None:
     """Write a report into a run's folder; `which` is `after`, `before` or such as `step-20`."""
     (run / FOLDER).mkdir(exist_ok=True)
     write_json(run / FOLDER / f"{which}.json", report.to_json())
+
+
+def read_summary(run: Path, which: str) -> dict[str, Any] | None:
+    """Return `EvaluationReport.summary` of a report in a run's folder; None where it has none."""
+    file = run / FOLDER / f"{which}.json"
+    if not file.exists():
+        return None
+    advice = "restore it from a backup"
+    report: Mapping[str, Any] = load_json(file, dict, advice=advice)
+    one, reward = report.get("pass@1"), report.get("reward")
+    others = [name for name in report if name.startswith(("pass@", "pass^")) and name != "pass@1"]
+    return {
+        "pass@1": None if one is None else one["mean"],
+        f"ci{100 * report['confidence']:g}": None if one is None else [one["low"], one["high"]],
+        "n": 0 if one is None else one["tasks"],
+        **{name: report[name]["mean"] for name in others},
+        "reward": None if reward is None else reward["mean"],
+        "failed": report["failed"],
+    }
 
 
 def read_report(path: Path, which: str = "after") -> StoredReport:
@@ -65,6 +85,10 @@ def compare_reports(
     interval: Interval = "wilson",
 ) -> PolicyComparison:
     """Compare two reports, paired by task and seed; `ConfigError` for different conditions."""
+    if threshold is not None and not math.isfinite(threshold):
+        raise ConfigError(
+            f"threshold is {threshold}, which no reward reaches; give a finite number"
+        )
     different = [
         f"{key} is {a.about.get(key)!r} in A and {b.about.get(key)!r} in B"
         for key in sorted(a.about.keys() | b.about.keys())

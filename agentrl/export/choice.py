@@ -1,5 +1,6 @@
 """Choice of the exported trajectories: conditions such as `reward>=0.5`, all of which must hold."""
 
+import math
 import operator
 import re
 from collections.abc import Callable, Mapping
@@ -57,11 +58,12 @@ class ExportCondition:
         name, comparison, value = match.groups()
         if name in _NUMBERS:
             try:
-                return cls(name, comparison, float(value))
+                number = float(value)
             except ValueError:
-                raise ConfigError(
-                    f"--filter {text!r}: {name} must be compared with a number"
-                ) from None
+                number = math.nan
+            if math.isnan(number):
+                raise ConfigError(f"--filter {text!r}: {name} must be compared with a number")
+            return cls(name, comparison, number)
         if name not in _TEXTS:
             names = sorted([*_NUMBERS, *_TEXTS])
             near = get_close_matches(name, names, n=1)

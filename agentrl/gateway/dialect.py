@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from agentrl.env import CallRule, ToolSchema, TurnRequest
 from agentrl.gateway.answer import GatewayAnswer
+from agentrl.gateway.conversations import MessageKeys
 from agentrl.message import Content, Image, Message, Role, ToolCall
 from agentrl.runtime.json_limits import JsonLimitError, JsonLimits, read_json
 
@@ -111,6 +112,17 @@ def digest_conversation(body: Body) -> bytes:
     """Return a digest of the conversation in a body, whatever else the body asks for."""
     parts = [body.get(name) for name in _CONVERSATION]
     return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=16).digest()
+
+
+def digest_content(asked: ChatRequest, keys: Sequence[MessageKeys]) -> bytes:
+    """Return a digest of the conversation in a request that was read; `keys` are its messages'."""
+    parts = [
+        asked.after.encode(),
+        b"\0",
+        asked.instructions.encode(),
+        *(exact for exact, _ in keys),
+    ]
+    return hashlib.blake2b(b"".join(parts), digest_size=16).digest()
 
 
 _CONVERSATION = ("messages", "system", "input", "instructions", "previous_response_id")

@@ -80,7 +80,7 @@ class ResponsesDialect:
             tools=tools,
             model=str(body.get("model", "")),
             stream=bool(body.get("stream")),
-            after=str(body.get("previous_response_id") or "").removeprefix("resp_"),
+            after=_after(body.get("previous_response_id")),
             request=turn_request(
                 max_tokens=[read_unless_ignored(body, "max_output_tokens", ignored)],
                 choice=_choice(read_unless_ignored(body, "tool_choice", ignored), tools),
@@ -160,6 +160,16 @@ def _response(
         "top_p": None,
         "usage": None if status == "in_progress" else _usage(answer),
     }
+
+
+def _after(told: Any) -> str:
+    if told is None or told == "":
+        return ""
+    if not isinstance(told, str) or not (id := told.removeprefix("resp_")):
+        raise BadRequest(
+            f"previous_response_id is {shorten(told)}, which is not a response of this episode"
+        )
+    return id
 
 
 def _choice(told: Any, tools: Sequence[ToolSchema]) -> ToolChoice:

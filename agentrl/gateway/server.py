@@ -30,6 +30,7 @@ from agentrl.gateway.dialect import (
     ChatRequest,
     LongRequest,
     check_texts,
+    digest_content,
     digest_conversation,
 )
 from agentrl.gateway.listening import ListenAddress, open_socket
@@ -243,7 +244,7 @@ def _handler(
                 "ended",
             )
         ignored = desk.ignored
-        conversation = b""
+        conversation = content = b""
 
         def read(body: Body) -> tuple[ChatRequest, Sequence[MessageKeys]]:
             nonlocal conversation
@@ -260,6 +261,7 @@ def _handler(
         try:
             length = request.headers.get("content-length")
             chat_request, keys = await bodies.read(request.stream(), length=length, read=read)
+            content = digest_content(chat_request, keys)
             chat_request = replace(
                 chat_request,
                 is_retry=request.headers.get("x-stainless-retry-count", "0") != "0",
@@ -267,7 +269,7 @@ def _handler(
             )
             answer = await _unless_gone(request, desk.ask(chat_request, keys))
         except BadRequest as error:
-            desk.note_refusal(error, conversation)
+            desk.note_refusal(error, content or conversation)
             return refuse(400, str(error), is_too_long=isinstance(error, LongRequest))
         except GatewaySessionClosed as error:
             return refuse(410, str(error))
@@ -275,7 +277,7 @@ def _handler(
             return refuse(499, "the client has disconnected")
         if answer is None:
             return refuse(499, "the client has disconnected")
-        desk.note_answer(conversation)
+        desk.note_answer(conversation, content)
         return _answer(protocol, chat_request, answer)
 
     return handle

@@ -153,9 +153,9 @@ class GatewaySession:
         else:
             self.refusals.setdefault(conversation, str(refusal))
 
-    def note_answer(self, conversation: bytes) -> None:
-        """Forget the fault of a request whose conversation is answered after all."""
-        if conversation:
+    def note_answer(self, *conversations: bytes) -> None:
+        """Forget the faults of requests whose conversation is answered after all."""
+        for conversation in filter(None, conversations):
             self.refusals.pop(conversation, None)
 
     def close(self, why: str) -> None:

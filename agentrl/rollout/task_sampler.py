@@ -1,8 +1,10 @@
 """Step 1 of the flow: which tasks come next. Its whole state is how many it has handed out."""
 
-from collections.abc import Iterator, Sequence
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from random import Random
+from typing import Any
 
 from agentrl.authoring.env_contract import describe_missing_tasks, read_tasks
 from agentrl.env import Env
@@ -34,6 +36,8 @@ class TaskSampler:
         self._stream: Iterator[Task] | None = islice(read_tasks(env, "train", seed=seed), limit)
         self._seed = seed
         self._known: list[Task] = []
+        self._digest = hashlib.sha256()
+        """Of the known tasks, in their order."""
         self._position = 0
         self._order: list[int] = []
         self._epoch = 0
@@ -43,6 +47,20 @@ class TaskSampler:
     def position(self) -> int:
         """Number of tasks handed out; `skip` of a fresh sampler comes back here."""
         return self._position
+
+    @property
+    def mark(self) -> Mapping[str, Any]:
+        """The position, and a digest of the stream's tasks up to here, as JSON."""
+        return {"position": self._position, "digest": self._digest.hexdigest()}
+
+    def check(self, mark: Mapping[str, Any]) -> None:
+        """Raise `ConfigError` where the tasks up to this position are not those of the mark."""
+        if mark.get("position") == self._position and "digest" in mark and self.mark != mark:
+            raise ConfigError(
+                f"the first {self._position} train tasks are not those that this run has trained "
+                "on: a data set or the code of the environment has changed; restore it to resume, "
+                "or start a new run, from the newest checkpoint with policy.path"
+            )
 
     def skip(self, count: int) -> None:
         """Go on as if `count` tasks had been handed out."""
@@ -70,12 +88,14 @@ class TaskSampler:
         if task is None:
             self._stream = None
             return None
-        if (other := self._heldout.get(task.fingerprint)) is not None:
+        fingerprint = task.fingerprint
+        if (other := self._heldout.get(fingerprint)) is not None:
             raise ConfigError(
                 f"train task {task.id} is identical to held-out task {other}; keep the splits of "
                 "the environment disjoint, or set split_guard.allow: true"
             )
         self._known.append(task)
+        self._digest.update(fingerprint.encode())
         return task
 
     def _from_epoch(self) -> Task:

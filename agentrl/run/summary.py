@@ -15,7 +15,10 @@ class RunSummary:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        advice = "remove it to resume: the evaluation before training is then repeated"
+        advice = (
+            "remove it to resume: the evaluation before training is then that of "
+            "evaluations/before.json"
+        )
         self._found = load_json(path, dict, advice=advice) if path.exists() else dict[str, Any]()
 
     def get(self, name: str) -> Any:

@@ -46,7 +46,13 @@ from agentrl.config.section import check_all_read
 from agentrl.env import Env
 from agentrl.errors import ConfigError, LearnError
 from agentrl.evaluation.held_out import HeldOutEvaluation
-from agentrl.evaluation.reports import save_report
+from agentrl.evaluation.reports import (
+    FOLDER,
+    compare_reports,
+    read_report,
+    read_summary,
+    save_report,
+)
 from agentrl.events.kinds import GroupsTrained
 from agentrl.metrics.diagnostics import RunDiagnostics
 from agentrl.metrics.latency_trace import FILE as TRACE_FILE
@@ -303,7 +309,7 @@ async def _train(
                         memorised=(summary.get("warm start") or {}).get("memorised"),
                     ),
                     spans=spans,
-                    position=sampler.position,
+                    used=sampler.mark,
                 )
                 with spans or nullcontext():
                     if not resume:  # else it was checked when it began, and less is read now
@@ -334,10 +340,14 @@ def _hold_store(
 
     The store knows better than the checkpoint of `step`, which `remembered` this.
     """
-    position = int(remembered.get("tasks", {}).get("position", 0))
+    mark = remembered.get("tasks", {})
+    position = int(mark.get("position", 0))
     with nullcontext() if record is None else record:
         later = record and record.restore(remembered, step=step)
-        sampler.skip(position if later is None else later)
+        end = position if later is None else later
+        sampler.skip(min(position, end))
+        sampler.check(mark)
+        sampler.skip(end - sampler.position)
         if record is not None:
             record.before = summary.get("resumed") or {}
             summary.put("resumed", record.summary)
@@ -366,8 +376,8 @@ class TrainingLoop:
     growing: GrowingCaps | None
     watch: RunDiagnostics | None
     spans: SpanExporter | None
-    position: int
-    """Number of tasks that the completed steps have used."""
+    used: Mapping[str, Any]
+    """Mark of the sampler behind the tasks that the completed steps have used."""
     rollout_share: float = 1.0
     """Share of the last step's time that its trajectories took."""
     unwritten: dict[str, float] = field(default_factory=dict[str, float])
@@ -377,7 +387,8 @@ class TrainingLoop:
         """Evaluate, train and evaluate again."""
         if self.credit is not None:
             self.credit.truncate_after(self.trainer.version)
-        before = self.summary.get("before") or await self._evaluate("before")
+        is_resumed = self.trainer.version > 0
+        before = self.summary.get("before") or await self._evaluate_before()
         try:
             with self._training() as phase:
                 while self.trainer.version < self.schedule.steps:
@@ -396,6 +407,8 @@ class TrainingLoop:
             await self._save()
             raise
         after = await self._evaluate("after")
+        if is_resumed:
+            self._check_pairs()
         return TrainingResult(
             folder=self.folder,
             steps=self.trainer.version,
@@ -426,7 +439,7 @@ class TrainingLoop:
         # A stop may come while it waits, and only what trains may count as used.
         await self.scheduler.sleep_engine()
         curated = self.curation.batch(trees) if self.curation else CuratedBatch(trees=trees)
-        self.position = self.sampler.position
+        self.used = self.sampler.mark
         append_costs(self.folder / TRACE_FILE, trees)
         figures = await self._learn(batch, curated)
         if self.curation is None and self.drafts is None:  # they bring back older tokens
@@ -493,7 +506,7 @@ class TrainingLoop:
         """Write a checkpoint, while what is under way goes on; what no kept checkpoint needs any
         more goes."""
         samplers: dict[str, Any] = {
-            "tasks": {"position": self.position},
+            "tasks": self.used,
             "gate": self.scheduler.saved,
             "trace": {"bytes": trace_bytes(self.folder / TRACE_FILE)},
         }
@@ -529,6 +542,27 @@ class TrainingLoop:
             SchedulerDeadlines().load_s, f"loading version {version} for evaluation"
         ):
             await self.scheduler.engine.load(state_dict, version)
+
+    async def _evaluate_before(self) -> dict[str, Any]:
+        """Return the evaluation before training, of its report where steps have been trained."""
+        if self.trainer.version == 0:
+            return await self._evaluate("before")
+        if (before := read_summary(self.folder, "before")) is None:
+            raise ConfigError(
+                f"{self.folder} has lost the evaluation before training (summary.json and "
+                f"{FOLDER}/before.json), and its policy has trained {self.trainer.version} steps; "
+                "restore one of the files, or start a new run, from the newest checkpoint with "
+                "policy.path"
+            )
+        self.summary.put("before", before)
+        return before
+
+    def _check_pairs(self) -> None:
+        """Say where before and after are of other tasks or rules, which a resume may change."""
+        try:
+            compare_reports(read_report(self.folder, "before"), read_report(self.folder, "after"))
+        except ConfigError as error:
+            self.progress.say(f"before and after are no pair: {error}")
 
     async def _evaluate(self, when: str) -> dict[str, Any]:
         with self.summary.time_phase(f"evaluate {when}"):

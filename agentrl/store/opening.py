@@ -39,6 +39,11 @@ SEGMENTS = "segments"
 def check_position(position: int, *, step: int, end: int, pruned_for: int, folder: Path) -> None:
     """Raise `StoreError` for a checkpoint whose records are not in the store: not written up to its
     `position`, or pruned for a checkpoint at `pruned_for`."""
+    if position and not end:
+        raise StoreError(
+            f"the checkpoint of step {step} has position {position}, but {folder} holds no record; "
+            "restore that folder, or start a new run, from the checkpoint with policy.path"
+        )
     if position > end:
         raise StoreError(
             f"the checkpoint of step {step} has position {position}, but {folder} ends at {end}: "

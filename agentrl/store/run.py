@@ -1,6 +1,7 @@
 """The store in a run: opened with it, restored to its checkpoint, and counted in its metrics."""
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +17,7 @@ from agentrl.events.kinds import (
 )
 from agentrl.events.log import EventLog
 from agentrl.events.state import GroupState, RunState
+from agentrl.store.errors import StoreError
 from agentrl.store.opening import Damaged
 from agentrl.store.settings import StoreSettings
 from agentrl.store.writer import StoreWriter
@@ -142,7 +144,10 @@ class RunStore:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.store.close()
+        # The first error says what was wrong; a stop is none.
+        is_told = kind is not None and issubclass(kind, Exception)
+        with suppress(StoreError) if is_told else nullcontext():
+            self.store.close()
 
 
 def _open_turns(group: GroupState) -> int:

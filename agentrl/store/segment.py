@@ -166,6 +166,20 @@ class SegmentWriter:
         self.sequence += 1
         return self.sequence - 1, place
 
+    def check_place(self) -> None:
+        """Raise `StoreError` where the file that is written to is no longer at its path."""
+        if self._descriptor is None:
+            return
+        try:
+            is_there = os.path.samestat(os.fstat(self._descriptor), self.file.stat())
+        except OSError:
+            is_there = False
+        if not is_there:
+            raise StoreError(
+                f"{self.file} was removed or moved while the run was writing it; put it back and "
+                "resume the run, or start a new one, from the newest checkpoint with policy.path"
+            )
+
     def close(self) -> None:
         """Close the file. Idempotent."""
         if self._descriptor is not None:

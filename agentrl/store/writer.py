@@ -145,7 +145,11 @@ class StoreWriter:
             await asyncio.wrap_future(self._syncer.wait_settled())
 
     def sync(self) -> None:
-        """Bring everything recorded to the disk; blocks until the disk has answered."""
+        """Bring everything recorded to the disk; blocks until the disk has answered.
+
+        Raises `StoreError` where the log is no longer at its path.
+        """
+        self._log.check_place()
         self._syncer.wait_settled().result()
 
     def prune(self, *, position: int) -> int:

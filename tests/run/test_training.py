@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,9 @@ from agentrl.run import initial_policy
 from agentrl.run.train import TrainingLoop, TrainingResult, train, warmstart  # pyright: ignore[reportPrivateUsage]
 from agentrl.runtime.machine import set_batch_invariance
 from agentrl.runtime.progress import SilentProgress
+from agentrl.task import Split, Task
+from tests.support import tiny_run
+from tests.support.doubles import doubles
 from tests.support.tiny_run import config_file, final_weights
 
 
@@ -190,6 +194,54 @@ def test_a_run_whose_checkpoints_are_gone_says_that_it_begins_again(tmp_path: Pa
     config = load_config(config_file(tmp_path), {"run.steps": 1})
     assert train(config, resume=True, progress=Told()).steps == 1
     assert f"{checkpoints} holds no checkpoint: the run starts at step 0" in lines
+
+
+def test_a_lost_summary_does_not_make_a_trained_policy_the_first_one(tmp_path: Path) -> None:
+    """Mutant: the evaluation before training is played anew, by the policy of the checkpoint."""
+    first = tiny(tmp_path, run__steps=2)
+    config = load_config(config_file(tmp_path), {"run.steps": 2})
+    (first.folder / "summary.json").unlink()
+    assert train(config, resume=True).before == first.before
+    (first.folder / "summary.json").unlink()
+    (first.folder / "evaluations" / "before.json").unlink()
+    with pytest.raises(
+        ConfigError, match=r"lost the evaluation before .* trained 2 steps; restore"
+    ):
+        train(config, resume=True)
+
+
+def test_a_resume_under_other_rules_says_that_before_and_after_are_no_pair(tmp_path: Path) -> None:
+    """Mutant: the two scores are shown side by side, and nothing is said."""
+
+    class Told(SilentProgress):
+        def say(self, text: str) -> None:
+            lines.append(text)
+
+    lines: list[str] = []
+    tiny(tmp_path, run__steps=1)
+    for steps, changes in ((2, {}), (3, {"evaluate.threshold": 0.5})):
+        config = load_config(config_file(tmp_path), {"run.steps": steps, **changes})
+        train(config, resume=True, progress=Told())
+        said = [line for line in lines if line.startswith("before and after are no pair: ")]
+        assert bool(said) == bool(changes)
+    assert "threshold is 1 in A and 0.5 in B" in said[0]
+
+
+def test_a_run_does_not_go_on_with_other_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutant: the mark is not checked."""
+    tiny(tmp_path, run__steps=2)
+    config = load_config(config_file(tmp_path))
+
+    def others(split: Split, seed: int) -> Iterable[Task]:
+        return [*doubles(split, seed)][::-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tiny_run, "doubles", others)
+        with pytest.raises(ConfigError, match=r"first 4 train tasks are not those .*restore it"):
+            train(config, resume=True)
+    assert train(config, resume=True).steps == 4
 
 
 def test_a_trace_holds_no_batch_of_a_killed_step_twice(tmp_path: Path) -> None:

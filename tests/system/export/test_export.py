@@ -451,6 +451,7 @@ def test_a_filter_keeps_what_it_says(run: Path, condition: str, holds: list[bool
         ("rewrd>1", "did you mean 'reward'"),
         ("zzz=1", "the fields are group"),
         ("reward>much", "must be compared with a number"),
+        ("reward>=nan", "must be compared with a number"),
         ("outcome>finished", "with = or !="),
     ],
 )

@@ -590,6 +590,8 @@ REFUSED: list[tuple[ApiDialect, dict[str, Any], str]] = [
         "must be a JSON object",
     ),
     (ResponsesDialect(), {"input": []}, "is empty"),
+    (ResponsesDialect(), {"input": "hi", "previous_response_id": "resp_"}, "'resp_', which is not"),
+    (ResponsesDialect(), {"input": "hi", "previous_response_id": 0}, "is 0, which is not"),
     (ResponsesDialect(), {"input": [{"type": "file"}]}, "has type 'file'"),
     (ResponsesDialect(), {"input": "hi", "background": True}, "only False is supported"),
     (ResponsesDialect(), {"input": "hi", "tools": [{"type": "mcp"}]}, "only functions"),
@@ -660,6 +662,26 @@ async def test_clients_see_refusals_as_their_own_errors(
     assert over.value.status_code == 410
     with pytest.raises(openai.AuthenticationError, match="no running episode has this key"):
         await chats.chat.completions.create(model="m", messages=CHAT)
+
+
+async def test_what_is_asked_again_and_answered_was_no_fault(
+    place: GatewayAddress, chats: openai.AsyncOpenAI
+) -> None:
+    """Mutant: what nobody can render is a fault for good, also without the field at fault."""
+    tools: Any = [TOOL]
+    required = chats.chat.completions.create(
+        model="m", messages=CHAT, tools=tools, tool_choice="required"
+    )
+    other = chats.chat.completions.create(model="m", messages=CHAT[:2], tools=tools)
+    for asking in (required, other):
+        refused = asyncio.ensure_future(asking)
+        (await asyncio.wait_for(place.desk.next(), SOON_S)).refuse("no turn begins so")
+        with pytest.raises(openai.BadRequestError, match="no turn begins so"):
+            await refused
+    assert len(place.desk.refusals) == 2
+    again = chats.chat.completions.create(model="m", messages=CHAT, tools=tools)
+    await answered(place, again, say("yes"))
+    assert len(place.desk.refusals) == 1
 
 
 @watched

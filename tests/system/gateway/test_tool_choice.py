@@ -382,18 +382,22 @@ def test_whatever_is_sampled_a_program_gets_calls_by_its_rule_or_all_the_text(
 # -- as an episode --------------------------------------------------------------------------------
 
 
-async def asking(task: Task, endpoint: ProgramEndpoint) -> str:
-    """Require a call, and go on without where that is refused."""
-    async with openai.AsyncOpenAI(base_url=endpoint.openai_url, api_key=endpoint.key) as client:
-        ask: list[Any] = [{"role": "user", "content": "q"}]
-        try:
-            await client.chat.completions.create(
-                model="", messages=ask, tools=CHAT_TOOLS, tool_choice="required"
-            )
-        except openai.BadRequestError as error:
-            await client.chat.completions.create(model="", messages=ask)
-            return json.dumps([error.message])
-    return "[]"
+def asks_without(text: str) -> Any:
+    """A program that requires a call, and where that is refused asks `text` without."""
+
+    async def agent(task: Task, endpoint: ProgramEndpoint) -> str:
+        async with openai.AsyncOpenAI(base_url=endpoint.openai_url, api_key=endpoint.key) as client:
+            first, second = ([{"role": "user", "content": one}] for one in ("q", text))
+            try:
+                await client.chat.completions.create(
+                    model="", messages=cast("Any", first), tools=CHAT_TOOLS, tool_choice="required"
+                )
+            except openai.BadRequestError as error:
+                await client.chat.completions.create(model="", messages=cast("Any", second))
+                return json.dumps([error.message])
+        return "[]"
+
+    return agent
 
 
 async def test_a_chat_format_that_cannot_begin_a_call_is_a_refusal_that_says_so(
@@ -405,7 +409,10 @@ async def test_a_chat_format_that_cannot_begin_a_call_is_a_refusal_that_says_so(
         (chat, f"the dialect '{chat.dialect.name}' has no prefix of a call"),
         (LetterChat(), "LetterChat does not support rules on tool calls"),
     ):
-        _, engine, _, outcome = await play(format, asking, [turn])
+        _, engine, _, outcome = await play(format, asks_without("q"), [turn])
+        assert isinstance(outcome, Finished), "a conversation that is answered was no fault"
+        assert len(engine.requests) == 1
+        _, engine, _, outcome = await play(format, asks_without("r"), [turn])
         assert isinstance(outcome, Failed)
         assert outcome.kind == "request"
         assert f"'tool_choice' of the request asks for 'required', but {words}; " in outcome.error

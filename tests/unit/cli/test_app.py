@@ -66,6 +66,11 @@ def test_a_recording_is_refused_before_it_is_played(
     code, out, err = agentrl(capsys, "record", "nosuch/Env-v0", str(file))
     assert (code, out) == (2, "")
     assert err.startswith(f"error: FILE is {file}, which is a folder; give the path of a file")
+    file = tmp_path / "tasks.jsonl"
+    file.write_text("{}\n")
+    code, out, err = agentrl(capsys, "record", f"dataset:{file}", str(file))
+    assert (code, out, file.read_text()) == (2, "", "{}\n")
+    assert err.startswith(f"error: FILE is {file}, which exists, and recordings of the gold player")
 
 
 @pytest.mark.parametrize("words", [("proximal",), ("--json",), ("--markdown",)])

@@ -138,6 +138,7 @@ LONG = f"a: &a {'x' * 200_000}\nb: [{', '.join(['*a'] * 600)}]"
         ("run: {steps: 1e3}", "run.steps is 1000.0, expected a whole number, at least 0; write"),
         ("run: {steps: null}", "run.steps is null, expected a whole number, at least 0; remove"),
         ("sampling: {temperature: .nan}", "temperature is NaN, expected a number, at least 0"),
+        ("evaluate: {threshold: .nan}", "evaluate.threshold is NaN, expected a number (threshold"),
         ("evaluate: {k: [1, 0]}", "evaluate.k.1 is 0, expected a whole number, more than 0"),
         ("evaluate: {k: 1}", "evaluate.k is 1, expected a list, each a whole number, more than 0"),
         ("learn: {optimizer: {betas: [1]}}", "betas is [1], expected a list of 2: a number"),

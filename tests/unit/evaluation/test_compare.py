@@ -216,6 +216,12 @@ def test_the_threshold_says_what_passes() -> None:
     assert strict.reward.mean == loose.reward.mean == pytest.approx(0.15)
 
 
+def test_a_threshold_that_is_no_number_is_refused(tmp_path: Path) -> None:
+    report = read_report(stored(tmp_path / "a.json", once([1, 0])))
+    with pytest.raises(ConfigError, match="threshold is nan, which no reward reaches"):
+        compare_reports(report, report, threshold=math.nan)
+
+
 def test_unpaired_is_newcombes_interval() -> None:
     """Newcombe 1998, table II (b): 9/10 against 3/10 is 0.1705 to 0.8090 by method 10."""
     one = IntervalEstimate(mean=0.3, low=0.10779, high=0.60322, tasks=10)

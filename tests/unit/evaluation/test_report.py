@@ -8,7 +8,9 @@ the prompt counted, the number of tasks taken before failures left, infinite JSO
 import json
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,6 +20,7 @@ from agentrl.errors import ConfigError
 from agentrl.evaluation.bootstrap import bootstrap_estimate
 from agentrl.evaluation.interval import mean_estimate, rate_estimate
 from agentrl.evaluation.report import HEADINGS, EvaluationReport
+from agentrl.evaluation.reports import read_summary, save_report
 from agentrl.task import Task
 from agentrl.trajectory import (
     Failed,
@@ -187,6 +190,15 @@ def test_the_summary_is_what_people_quote() -> None:
     }
     assert [*report.summary()][:3] == ["pass@1", "ci95", "n"]
     assert "ci99" in EvaluationReport.of(trajectories, confidence=0.99).summary()
+
+
+@pytest.mark.parametrize("outcomes", [[1.0, 0.0, 1.0], [BROKEN, BROKEN]])
+def test_the_summary_is_read_back_from_a_run(tmp_path: Path, outcomes: list[Any]) -> None:
+    trajectories = [one for name in "ab" for one in play(name, outcomes)]
+    report = EvaluationReport.of(trajectories, k=(1, 2), confidence=0.9)
+    assert read_summary(tmp_path, "before") is None
+    save_report(report, tmp_path, "before")
+    assert read_summary(tmp_path, "before") == report.summary()
 
 
 def test_when_everything_failed_nothing_is_claimed() -> None:

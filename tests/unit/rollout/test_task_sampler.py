@@ -1,6 +1,7 @@
 """Which tasks come next.
 
-Mutants seen caught: epochs not reshuffled; `skip` counts one less; overlap compared by id.
+Mutants seen caught: epochs not reshuffled; `skip` counts one less; overlap compared by id; a mark
+without its digest.
 """
 
 from collections.abc import Iterable
@@ -54,6 +55,19 @@ def test_skipping_comes_to_the_same_place_as_taking(done: int, more: int, size: 
     resumed.skip(whole.position)
     assert [t.id for t in resumed.take(more)] == [t.id for t in whole.take(more)]
     assert resumed.position == whole.position == done + more
+
+
+@pytest.mark.parametrize("size", [3, 20])
+def test_a_mark_knows_the_tasks_again(size: int) -> None:
+    sampler = TaskSampler(numbers(size), seed=1)
+    sampler.take(8)
+    same, fewer = TaskSampler(numbers(size), seed=1), TaskSampler(numbers(2), seed=1)
+    for other in (same, fewer):
+        other.skip(8)
+    same.check(sampler.mark)
+    same.check({"position": 8})  # of an older checkpoint
+    with pytest.raises(ConfigError, match=r"first 8 train tasks .*has changed; restore it"):
+        fewer.check(sampler.mark)
 
 
 def test_an_endless_stream_never_repeats() -> None:

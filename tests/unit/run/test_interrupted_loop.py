@@ -111,6 +111,7 @@ class InterruptedRun:
 
     async def play(self, moment: str) -> None:
         stream = TaskSampler(Graded(), seed=0, limit=9)
+        start = stream.mark
         curation = None
         if self.curated:
             rules = CurationRules(sampler=VadeTaskSampler(local_decay=1.0, global_decay=1.0))
@@ -160,7 +161,7 @@ class InterruptedRun:
             growing=None,
             watch=None,
             spans=None,
-            position=0,
+            used=start,
         )
         writer: Any = self.metrics
         async with scheduler:

@@ -104,7 +104,7 @@ def test_a_damaged_head_is_cut_once(tmp_path: Path, number: int) -> None:
         list(reader.events())
     with ScriptedStore.open(made.folder, made.settings, resume=True, damaged="cut") as store:
         if number == 0:
-            with pytest.raises(StoreError, match="Remove that checkpoint"):
+            with pytest.raises(StoreError, match="holds no record; restore that folder"):
                 store.restore(position=made.position, step=made.step)
         store.restore()
     with ScriptedStore.open(made.folder, made.settings, resume=True) as store:

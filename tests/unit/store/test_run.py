@@ -10,6 +10,7 @@ segments forgotten, or counted in the wrong order.
 """
 
 import asyncio
+import shutil
 from collections.abc import Coroutine, Generator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -46,6 +47,7 @@ from agentrl.simulate.clock import run_virtual
 from agentrl.simulate.engine import EngineSpeed, SimulatedEngine
 from agentrl.simulate.study import LIMITS
 from agentrl.simulate.world import FillerChat, SimulatedEnv, TraceReplay
+from agentrl.store.errors import StoreError
 from agentrl.store.reader import StoreReader
 from agentrl.store.run import RunStore
 from agentrl.store.settings import StoreSettings
@@ -299,6 +301,16 @@ def test_an_order_and_what_a_group_grew_to_come_back(tmp_path: Path) -> None:
         again = record.groups[-1]
         assert (again.id, again.size, again.opened.size) == (2, 2, 2)
         assert (again.request.max_turns, again.request.max_turn_tokens) == (5, 7)
+
+
+def test_a_run_whose_store_was_removed_says_so(tmp_path: Path) -> None:
+    """Mutant: told is that the index does not close, and that nothing is lost."""
+    record = RunStore.open(
+        tmp_path / "store", StoreSettings(), seed=0, position=lambda: 0, resume=False
+    )
+    shutil.rmtree(tmp_path / "store")
+    with pytest.raises(StoreError, match="was removed or moved while the run"), record:
+        record.checkpoint(1)
 
 
 def test_redundancy_is_counted_on_after_a_kill(tmp_path: Path) -> None:

@@ -352,9 +352,36 @@ def test_a_checkpoint_that_had_been_taken_away_comes_back_with_its_groups(
 def test_a_checkpoint_beyond_the_log_is_refused(store: ScriptedStore) -> None:
     with (
         ScriptedStore.open(crash(store), resume=True) as again,
-        pytest.raises(StoreError, match=r"position 9, .*ends at 0: .*Remove that checkpoint"),
+        pytest.raises(StoreError, match=r"position 9, .*holds no record; .*policy\.path"),
     ):
         again.restore(position=9, step=3)
+    with ScriptedStore.open(store.folder, resume=True) as again:
+        Play(again).begin(0)
+        end = again.position
+    with (
+        ScriptedStore.open(store.folder, resume=True) as again,
+        pytest.raises(StoreError, match=rf"position 9, .*ends at {end}: .*Remove that checkpoint"),
+    ):
+        again.restore(position=9, step=3)
+
+
+@pytest.mark.parametrize("is_moved", [True, False])
+def test_no_checkpoint_refers_to_a_log_that_was_removed(
+    store: ScriptedStore, tmp_path: Path, *, is_moved: bool
+) -> None:
+    """Mutant: the log is written on, and nobody reads it again."""
+    Play(store).begin(0)
+    store.checkpoint(1)
+    (segment,) = (store.folder / "segments").iterdir()
+    if is_moved:
+        segment.rename(tmp_path / "elsewhere")
+    else:
+        segment.unlink()
+    with pytest.raises(StoreError, match=r"was removed or moved .*put it back and resume"):
+        store.checkpoint(2)
+    if is_moved:
+        (tmp_path / "elsewhere").rename(segment)
+        store.checkpoint(2)
 
 
 def test_a_dropped_group_stays_dropped(store: ScriptedStore) -> None:
