@@ -158,8 +158,8 @@ class TaskColumns:
                 return text
             fault = f"has null for {{{absent[0]}}}" if absent else "is empty"
             raise ConfigError(
-                f"{row.place}: the prompt ({self.prompt!r:.80}) {fault}; mend or delete the row, or "
-                "set `prompt` to a template of other columns"
+                f"{row.place}: the prompt ({self.prompt!r:.80}) {fault}; mend or delete the row, "
+                "or set `prompt` to a template of other columns"
             )
         value = read_column(row, self.prompt, "prompt")
         if isinstance(value, str) and value.strip():

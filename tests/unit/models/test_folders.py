@@ -2,7 +2,7 @@
 
 Mutants seen caught: only `OSError` and `ValueError` taken for damage; the type of an error left
 out; memory that is short taken for damage; transformers' advice to run a folder's code; an adapter
-beside the weights looked for before loading only, or after it only.
+beside the weights put on.
 """
 
 import json
