@@ -97,13 +97,18 @@ def tool(function: F) -> F:
         The same function.
 
     Raises:
-        ConfigError: There is no docstring, or a parameter has no name or no type.
+        ConfigError: There is no docstring, a parameter has no name or no type, or it yields.
     """
     name = function.__qualname__
     if not inspect.getdoc(function):
         raise ConfigError(
             f"tool {name} has no docstring, which tells the model what the tool does; add one "
             'below its def, such as """Return a times b."""'
+        )
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigError(
+            f"tool {name} yields its answer in parts, but a call has one answer; return it, such "
+            'as "\\n".join(parts)'
         )
     for parameter in model_parameters(function):
         _check(name, parameter)

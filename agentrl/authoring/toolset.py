@@ -6,6 +6,7 @@ import functools
 import inspect
 import json
 import time
+import types
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -21,6 +22,11 @@ from agentrl.runtime.threads import run_user_code
 from agentrl.tool import LateTools, ToolContext, ToolResult, ToolSource, is_tool
 
 T = TypeVar("T")
+_WITH_ADDRESS = (
+    *(types.GeneratorType, types.AsyncGeneratorType, types.CoroutineType),
+    *(types.FunctionType, types.MethodType),
+)
+"""Classes whose text holds an address."""
 
 
 async def resolve_tools(
@@ -306,7 +312,8 @@ def _to_json(value: object) -> object:
 
 def _describe_value(value: object) -> str:
     kind = type(value)
-    if kind.__str__ is object.__str__ and kind.__repr__ is object.__repr__:
+    has_address = isinstance(value, _WITH_ADDRESS)
+    if has_address or (kind.__str__ is object.__str__ and kind.__repr__ is object.__repr__):
         # Its text would be an address, another one each time.
         raise TypeError(f"{kind.__name__} has no text of its own; add a __str__ to the class")
     return str(value)

@@ -36,6 +36,11 @@ NOTE = "(earlier image)"
 """Stands in the place of an image that has left the context."""
 
 _MAX_TOKEN_ID = 2**31
+_SPACES = ("\N{LOWER ONE EIGHTH BLOCK}", "\N{LATIN CAPITAL LETTER G WITH DOT ABOVE}")
+"""Space at the beginning of a token, as SentencePiece and byte-level tokenizers write it."""
+_TAIL_CHARACTERS = 16
+_ANCHORS = ("\n", "0")
+"""Stand before a piece whose own predecessor has a token in common with it."""
 
 
 class TextTokenizer:
@@ -45,22 +50,54 @@ class TextTokenizer:
     do not depend on the prompt it continues, as those that a policy samples do not.
     """
 
+    adds_space: bool
+    """True if the tokenizer begins a text with a space of its own, as those of Llama 2 do."""
+
     def __init__(self, tokenizer: "PreTrainedTokenizerBase", *, generation_prompt: str) -> None:
         self._tokenizer = tokenizer
         prompt = re.escape(generation_prompt)
         self._cuts = re.compile(f"{BREAK}|({prompt})" if prompt else BREAK)
+        tokens = cast("list[str]", tokenizer.convert_ids_to_tokens(self._encode("x")))
+        self.adds_space = any(token.startswith(_SPACES) for token in tokens[:1])
+        added = sorted(cast("dict[str, int]", tokenizer.added_tokens_encoder), key=len)
+        self._added = re.compile("|".join(map(re.escape, reversed(added))) or "(?!)")
+        self._longest = max(map(len, added), default=0)
 
-    def __call__(self, text: str) -> tuple[int, ...]:
-        """Return the token ids; control tokens in `text` become control tokens.
+    def __call__(self, text: str, *, after: str = "") -> tuple[int, ...]:
+        """Return the token ids of a text that stands behind `after`; control tokens in `text`
+        become control tokens.
 
         Half of a surrogate pair, which no tokenizer takes, becomes a question mark.
         """
-        pieces = [piece for piece in self._cuts.split(replace_surrogates(text)) if piece]
-        return tuple(
-            token
-            for piece in pieces
-            for token in self._tokenizer.encode(piece, add_special_tokens=False)
-        )
+        tokens: list[int] = []
+        for piece in self._cuts.split(replace_surrogates(text)):
+            if piece:
+                tokens += (
+                    self._encode_after(after, piece) if self.adds_space else self._encode(piece)
+                )
+                after = piece
+        return tuple(tokens)
+
+    def _encode(self, text: str) -> list[int]:
+        return cast("list[int]", self._tokenizer.encode(text, add_special_tokens=False))
+
+    def _encode_after(self, before: str, piece: str) -> list[int]:
+        """Return the ids of a piece without the space that the tokenizer would begin a text with:
+        it gets one only where it does behind `before`, such as behind a control token."""
+        if not before:
+            return self._encode(piece)
+        for tail in (self._find_tail(before), *_ANCHORS):
+            known = self._encode(tail)
+            together = self._encode(tail + piece)
+            if together[: len(known)] == known:
+                return together[len(known) :]
+        return self._encode(piece)
+
+    def _find_tail(self, text: str) -> str:
+        """Return the last characters of a text, without cutting an added token in two."""
+        at = max(0, len(text) - _TAIL_CHARACTERS)
+        added = self._added.finditer(text, max(0, at - self._longest))
+        return text[min([at, *(match.start() for match in added if match.end() > at)]) :]
 
 
 class ChatFormat:
@@ -110,12 +147,12 @@ class ChatFormat:
         self.turns = TurnRenderer(self.template, moves_tools=moves_tools)
         self.encode = TextTokenizer(tokenizer, generation_prompt=self.turns.generation_prompt)
         self.begins_thinking = self.turns.begins_thinking
-        self._closing = self.encode(self.turns.closing)
-        self._closing_of_calls = self.encode(self.turns.closing_of_calls)
-        self._glue = self.encode(self.turns.glue)
-        self._prompt = self.encode(self.turns.generation_prompt)
+        self._closing = self._encode_end(self.turns.closing)
+        self._closing_of_calls = self._encode_end(self.turns.closing_of_calls)
+        self._glue = self.encode(self.turns.glue, after=self.turns.closing)
+        self._prompt = self.encode(self.turns.generation_prompt, after=self.turns.bare)
         ends = (self.turns.end_before(()), self.turns.end_before((ANSWER,)))
-        self._ends = {self._closing, self._closing_of_calls, *map(self.encode, ends)}
+        self._ends = {self._closing, self._closing_of_calls, *map(self._encode_end, ends)}
         self.stop_token_ids = self._stops()
         self.rewrites_turns = not moves_tools and self.turns.drops_thinking()
 
@@ -157,12 +194,14 @@ class ChatFormat:
         has_prompt = bool(prompt) and after.endswith(prompt)
         body = after[: -len(prompt)] if has_prompt else after
         glued = body.startswith(self.turns.glue)
-        closing = () if ended else self.encode(self.turns.end_before(messages))
+        end = self.turns.end_before(messages)
+        closing = () if ended else self._encode_end(end)
         closing += self._glue if glued else ()
+        before = end + (self.turns.glue if glued else "")
         text = body.removeprefix(self.turns.glue)
         segments = (
             TokenSegment("template", closing),
-            self._segment("tool", text, messages),
+            self._segment("tool", text, messages, after=before),
             TokenSegment("template", self._prompt if has_prompt else ()),
         )
         return tuple(segment for segment in segments if segment.token_ids)
@@ -217,7 +256,7 @@ class ChatFormat:
             text = self.turns.past_turn(said)
         except ConfigError:
             return None
-        return before[: -len(self._prompt)], self.encode(text)
+        return before[: -len(self._prompt)], self.encode(text, after=self.turns.bare)
 
     def ends_turn(self, token_id: int, messages: Sequence[Message]) -> bool:
         """Return whether a turn that ends with this token needs no other end before `messages`.
@@ -228,7 +267,7 @@ class ChatFormat:
         if token_id not in self.stop_token_ids:
             return False
         end = self.turns.end_before(messages)
-        return end not in self.dialect.begins_next or self.encode(end)[-1] == token_id
+        return end not in self.dialect.begins_next or self._encode_end(end)[-1] == token_id
 
     def call_opening(self, tool: str = "") -> TokenSegment:
         """Return the beginning of a turn that calls `tool`, or any tool, behind a prompt.
@@ -243,7 +282,7 @@ class ChatFormat:
                 f"{self.template.name} makes the policy think first, where no call can be parsed"
             )
         name = self.template.control.neutral(tool)
-        return TokenSegment("template", self.encode(self.dialect.begin(name)))
+        return TokenSegment("template", self.encode_turn(self.dialect.begin(name)))
 
     @property
     def image_note(self) -> ImageNote:
@@ -306,12 +345,28 @@ class ChatFormat:
             for call in action.tool_calls
         ]
         text = self.dialect.write(control.neutral(action.text, trusted=True), calls)
-        return self.encode(text) + (self._closing_of_calls if calls else self._closing)
+        return self.encode_turn(text) + (self._closing_of_calls if calls else self._closing)
 
-    def _segment(self, source: Source, text: str, messages: Sequence[Message]) -> TokenSegment:
+    def encode_turn(self, text: str) -> tuple[int, ...]:
+        """Return the ids of a turn, or of its beginning, behind what opens it.
+
+        Where that is a space, which such a tokenizer drops as it decodes, the turn begins with it.
+        """
+        turns = self.turns
+        is_spaced = self.encode.adds_space and not text.startswith(turns.lead)
+        opened = turns.bare + turns.generation_prompt
+        return self.encode(turns.lead + text if is_spaced else text, after=opened)
+
+    def _encode_end(self, text: str) -> tuple[int, ...]:
+        """Return the ids of what stands behind what a turn says."""
+        return self.encode(text, after=SPOKEN)
+
+    def _segment(
+        self, source: Source, text: str, messages: Sequence[Message], *, after: str = ""
+    ) -> TokenSegment:
         images = images_of(messages)
         tokens, spans = expand_images(
-            self.encode(text), images, self._images, template=self.template.name
+            self.encode(text, after=after), images, self._images, template=self.template.name
         )
         return TokenSegment(source, tokens, images, spans)
 

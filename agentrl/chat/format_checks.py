@@ -43,7 +43,7 @@ def _writes_as_rendered(chat: ChatFormat) -> str:
     for action in _actions(chat):
         written = chat.write(action)
         ends = chat.turns.closing_of_calls if action.tool_calls else chat.turns.closing
-        rendered = chat.encode(chat.turns.turn(action.message) + ends)
+        rendered = chat.encode_turn(chat.turns.turn(action.message) + ends)
         expect(
             written == rendered,
             f"dialect {chat.dialect.name} writes {_text(chat, written)!r}, and the template "
@@ -94,7 +94,7 @@ def _injection(chat: ChatFormat) -> str:
 def _answers_broken_calls(chat: ChatFormat) -> str:
     thought = _actions(chat)[1].text
     cut_short = chat.dialect.write(thought, (CALL,)).rpartition(CALL.arguments["place"])[0]
-    broken = chat.parse(chat.encode(cut_short))
+    broken = chat.parse(chat.encode_turn(cut_short))
     expect(bool(broken.malformed), f"a call cut short was read as {broken!r}")
     return repr(broken.malformed[0])
 

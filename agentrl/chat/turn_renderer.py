@@ -60,10 +60,15 @@ class TurnRenderer:
     """Closes the thinking block that the generation prompt opens; empty if it opens none."""
     tool_fault: str
     """Reason that an environment with tools cannot use the template; empty when it can."""
+    bare: str
+    """A question as it stands before a turn."""
+    lead: str
+    """Space before what a turn says, where nothing else opens it."""
 
     def __init__(self, template: ChatTemplate, *, moves_tools: bool = False) -> None:
         self._template = template
         self._moves_tools = moves_tools
+        self.bare, self.lead = self._bare(), ""
         self.generation_prompt, self.header = self._generation_prompt()
         self.spoken_header, self.thinking_close = opened_thinking(self.generation_prompt)
         self.closing, self._tail, self.glue = self._ending(_SAID, ASK_AGAIN)
@@ -172,6 +177,7 @@ class TurnRenderer:
             prompt = opening[len(bare) :]
             opens, _ = opened_thinking(prompt)
             if answered.startswith(opening) and (prompt or not header.strip()):
+                self.lead = "" if prompt else header
                 return prompt, prompt
             if opens != prompt and opens and answered.startswith(bare + opens):
                 return prompt, opens

@@ -28,10 +28,10 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from agentrl.config.learn import LearnSection
 from agentrl.config.run import MakePolicySection, MakeVisionSection
 from agentrl.errors import ConfigError
-from agentrl.learn.lora import adapt
+from agentrl.learn.lora import adapt, is_adapted
 from agentrl.models.devices import computing_device
 from agentrl.models.out_of_memory import explain_out_of_memory, is_out_of_memory
-from agentrl.models.place import gguf_fault, is_gguf
+from agentrl.models.place import ADAPTED, ADAPTER_CONFIG, gguf_fault, is_gguf
 from agentrl.models.precision import round_to
 from agentrl.models.quiet import no_bars
 from agentrl.models.sinks import implementation_of
@@ -186,7 +186,10 @@ def load_model(
     is_mxfp4 = _quantization_method(config) == MXFP4
     if is_mxfp4:
         options |= _dequantize_options("Mxfp4Config")
-    model = _load_weights(kind, path, **options)
+    has_adapter = (Path(path) / ADAPTER_CONFIG).is_file()
+    model = None if has_adapter else _load_weights(kind, path, **options)
+    if model is None or is_adapted(model):
+        raise ConfigError(f"policy.path is {str(path)!r}, but {ADAPTED}")
     quantizer = getattr(model, "hf_quantizer", None)
     if is_mxfp4:
         # It would be saved under the names of 4 bits. Tensors are taken over, not copied.

@@ -9,6 +9,13 @@ from agentrl.models.catalogue import MODELS, models_folder
 from agentrl.runtime.extras import find_missing
 
 MAGIC = b"GGUF"
+ADAPTER_CONFIG = "adapter_config.json"
+"""File of peft, in the folder of an adapter."""
+ADAPTED = (
+    f"it holds a LoRA adapter ({ADAPTER_CONFIG}) beside its weights, which transformers puts on "
+    "them and freezes: merge it (peft's merge_and_unload) and save the model, or remove it"
+)
+"""Fault of a model with an adapter."""
 
 
 def policy_place(path: Path | str, environment: Mapping[str, str] = os.environ) -> str:

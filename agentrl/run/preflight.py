@@ -13,7 +13,7 @@ from agentrl.errors import ConfigError
 from agentrl.learn.method import check_arguments
 from agentrl.models.catalogue import MODELS, PackagedModel, models_folder
 from agentrl.models.context_length import find_context_fault, is_refused, read_context_limit
-from agentrl.models.place import gguf_fault
+from agentrl.models.place import ADAPTED, ADAPTER_CONFIG, gguf_fault
 from agentrl.registry import spec
 from agentrl.runtime.atomic_files import check_folder
 from agentrl.runtime.extras import find_missing, install_command, is_installed
@@ -193,7 +193,7 @@ def _find_folder_fault(folder: Path) -> str:
     if not folder.is_dir():
         return f"it is a file; give the folder that holds it, such as {folder.parent}"
     if (folder / "config.json").is_file():
-        return _find_file_fault(folder)
+        return ADAPTED if (folder / ADAPTER_CONFIG).is_file() else _find_file_fault(folder)
     if files := sorted(folder.glob("*.gguf")):
         return (
             "it holds GGUF files and no config.json: set policy.path to one of them, such as "
@@ -207,7 +207,7 @@ def _find_folder_fault(folder: Path) -> str:
         return f"it is the folder of a run, not of a model: set policy.path to {text}"
     if (folder / "config.yaml").is_file():
         return "it is the folder of a run that has no policy yet; resume that run with --resume"
-    if (folder / "adapter_config.json").is_file():
+    if (folder / ADAPTER_CONFIG).is_file():
         return "it holds adapters alone; merge them into the model they were trained on"
     return "it has no config.json"
 

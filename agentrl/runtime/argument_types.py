@@ -63,6 +63,8 @@ def _types_of(schema: Any, depth: int = 0) -> frozenset[str]:
     fields = _as_mapping(schema)
     type_name = fields.get("type")
     types = {type_name} if isinstance(type_name, str) else set[str]()
+    if fields.get("nullable") is True:
+        types.add("null")
     for key in ("type", "anyOf", "oneOf", "enum"):
         listed = fields.get(key)
         for one in cast("list[Any]", listed) if isinstance(listed, list) else ():

@@ -2,7 +2,7 @@
 
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from enum import Enum
 from typing import Annotated, Any, Literal, cast
 
@@ -113,12 +113,24 @@ def starred(*values: int) -> int:
     return sum(values)
 
 
+def counting(upto: int) -> Iterator[int]:
+    """Count."""
+    yield from range(upto)
+
+
+async def counting_later(upto: int) -> AsyncIterator[int]:
+    """Count."""
+    yield upto
+
+
 @pytest.mark.parametrize(
     ("function", "words"),
     [
         (no_docstring, ["no_docstring", "no docstring", '"""']),
         (untyped, ["untyped", "'b'", "has no type", "b: int"]),
         (starred, ["starred", "*values", "list[int]"]),
+        (counting, ["counting", "yields", "return it"]),
+        (counting_later, ["counting_later", "yields"]),
     ],
 )
 def test_what_no_schema_can_be_made_of_is_refused(

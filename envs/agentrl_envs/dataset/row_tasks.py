@@ -151,8 +151,16 @@ class TaskColumns:
         return Task(prompt=prompt, answer=answer, split=split, data={"row": dict(row.values)})
 
     def _build_prompt(self, row: DataRow) -> str | tuple[Message, ...]:
-        if _PLACEHOLDER.search(self.prompt):
-            return fill_template(self.prompt, row.values, f"prompt, for {row.place}")
+        if names := _PLACEHOLDER.findall(self.prompt):
+            text = fill_template(self.prompt, row.values, f"prompt, for {row.place}")
+            absent = [name for name in names if row.values[name] is None]
+            if not absent and text.strip():
+                return text
+            fault = f"has null for {{{absent[0]}}}" if absent else "is empty"
+            raise ConfigError(
+                f"{row.place}: the prompt ({self.prompt!r:.80}) {fault}; mend or delete the row, "
+                "or set `prompt` to a template of other columns"
+            )
         value = read_column(row, self.prompt, "prompt")
         if isinstance(value, str) and value.strip():
             return value

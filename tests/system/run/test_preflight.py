@@ -558,6 +558,7 @@ def test_the_folder_of_a_run_is_told_from_that_of_its_policies(tmp_path: Path) -
         (["model/x"], "model", "it has no config.json"),
         (["model/config.yaml"], "model", "it is the folder of a run that has no policy yet; "),
         (["model/adapter_config.json"], "model", "it holds adapters alone; "),
+        (["model/config.json", "model/adapter_config.json"], "model", "it holds a LoRA adapter ("),
         (["model/config.json"], "model/config.json", "it is a file; give the folder that "),
         (["model/config.json"], "model", "it has no tokenizer: copy that of the model into it"),
         ([], "", "that names nothing"),
@@ -567,7 +568,7 @@ def test_a_path_that_holds_no_model_is_told_at_once(
     files: list[str], path: str, said: str, tmp_path: Path
 ) -> None:
     for name in files:
-        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     assert check_policy(str(tmp_path / path) if path else "").startswith(said)
 

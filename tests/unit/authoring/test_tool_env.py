@@ -129,6 +129,7 @@ CIRCLE.append(CIRCLE)
         (CIRCLE, "list, which is neither text nor JSON .Circular reference"),
         ({(1, 2): 3}, "dict, which is neither text nor JSON .keys must be str.*not tuple"),
         ([object()], "list, which is neither text nor JSON .object has no text of its own"),
+        ((i for i in "ab"), "generator, which is neither text nor JSON .generator has no text"),
     ],
 )
 async def test_what_a_tool_returns_is_the_same_text_in_every_process(value: Any, text: str) -> None:

@@ -5,6 +5,7 @@ whose end is missing made; arguments beyond a limit kept; one argument written t
 call dropped; the number of calls unlimited; a text typed where a schema takes texts. Of Python's
 notation: its words as they are; a quote not escaped, or its escape kept; arguments behind a bracket
 too many dropped. A name that reaches into the next call; two calls with one id; a key read twice.
+A schema's `nullable` passed over.
 """
 
 import ast
@@ -466,6 +467,7 @@ SCHEMA = {
         "kind": {"enum": ["1", "2"]},
         "either": {"type": ["string", "integer"]},
         "free": {},
+        "limit": {"type": "integer", "nullable": True},
     }
 }
 
@@ -488,6 +490,8 @@ SCHEMA = {
         ("either", "5", "5"),
         ("free", "5", "5"),
         ("unknown", "5", "5"),
+        ("limit", "null", None),
+        ("limit", "5", 5),
     ],
 )
 def test_arguments_get_the_types_of_the_schema(

@@ -1,7 +1,8 @@
 """Folders of models and tokenizers that are damaged: each is an error that says what was read.
 
 Mutants seen caught: only `OSError` and `ValueError` taken for damage; the type of an error left
-out; memory that is short taken for damage; transformers' advice to run a folder's code.
+out; memory that is short taken for damage; transformers' advice to run a folder's code; an adapter
+beside the weights put on.
 """
 
 import json
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
@@ -157,6 +159,21 @@ def test_memory_that_is_short_is_no_damage(
     with pytest.raises(type(error)) as failure:
         load_model(tmp_path, dtype="float32", device="cpu")
     assert failure.value is error
+
+
+@pytest.mark.parametrize("leaves_config", [True, False])
+def test_an_adapter_beside_the_weights_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leaves_config: bool
+) -> None:
+    sizes: dict[str, Any] = {"vocab_size": 16, "hidden_size": 16, "num_hidden_layers": 1, **MOE}
+    model = Qwen3MoeForCausalLM(Qwen3MoeConfig(**sizes, num_attention_heads=2, head_dim=8))
+    model.save_pretrained(tmp_path)
+    model.add_adapter(LoraConfig(r=2, target_modules=["q_proj"]))
+    model.save_pretrained(tmp_path)
+    if not leaves_config:  # as one of the hub, of which there is no folder here
+        monkeypatch.setattr("agentrl.models.folders.ADAPTER_CONFIG", "elsewhere")
+    with pytest.raises(ConfigError, match=r"holds a LoRA adapter .*merge_and_unload"):
+        load_model(tmp_path, dtype="float32", device="cpu")
 
 
 def test_code_in_a_folder_is_not_run_and_not_advised(tmp_path: Path) -> None:

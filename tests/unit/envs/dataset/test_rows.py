@@ -5,7 +5,7 @@ U+2028 taken for the end of a line; a third row of one problem with the id of th
 placeholder filled again in what was filled in; UTF-16 not looked for; columns of one name read;
 the limit on values of CSV left wide; a file that changed not read again; one prompt for all rows
 not told; a list that ends with a tool's message, or has a late system message; NaN kept; rows kept
-as objects.
+as objects; null written into a template as None, or an empty one taken.
 """
 
 import csv
@@ -338,6 +338,12 @@ def test_messages_of_both_forms_are_read() -> None:
 
 def test_a_template_is_filled_once() -> None:
     assert fill_template("{a}-{b} {x y} {}", {"a": "{b}", "b": 2}, "it") == "{b}-2 {x y} {}"
+
+
+@pytest.mark.parametrize(("value", "fault"), [(None, "has null for {a}"), (" ", "is empty")])
+def test_a_template_without_a_text_is_refused(value: str | None, fault: str) -> None:
+    with pytest.raises(ConfigError, match=f"row 3: the prompt .* {re.escape(fault)}; mend or del"):
+        TaskColumns(prompt="{a} {b}").build_task(DataRow("row 3", {"a": value, "b": ""}))
 
 
 def test_names_of_splits_decide(tmp_path: Path) -> None:
