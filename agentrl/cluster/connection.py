@@ -42,7 +42,12 @@ def connect_ray(section: "ClusterSection") -> Generator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """Return Ray's error message, without the traces it appends."""
+    """Return Ray's error message, without the traces it appends; of a call that raised in an actor,
+    what it raised."""
+    from ray.exceptions import RayTaskError
+
+    if isinstance(error, RayTaskError) and isinstance(error.cause, BaseException):
+        return f"{type(error.cause).__name__}: {first_line(error.cause)}"
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentrl.cluster.connection import connect_ray, first_line
 from agentrl.cluster.env_pool import EnvWorkerPool, WorkerDied
-from agentrl.cluster.env_worker import EnvRunContext, EnvWorkerHost, Method
+from agentrl.cluster.env_worker import EnvRunContext, EnvWorkerHost, Method, RemoteFailure
 from agentrl.cluster.remote_env import RemoteEnv
 from agentrl.env import Env
 from agentrl.errors import ConfigError
@@ -57,7 +57,19 @@ class RayEnvWorker:
         return worker
 
     async def call(self, number: int, method: Method, *arguments: Any) -> Any:
-        return await self._answer(self.actor.call.remote(number, method, *arguments))
+        from ray.exceptions import RayTaskError
+
+        try:
+            return await self._answer(self.actor.call.remote(number, method, *arguments))
+        except WorkerDied as error:
+            if not isinstance(error.__cause__, RayTaskError):
+                raise
+            # The host answers with the errors of environments, so that this is one of Ray's there.
+            return RemoteFailure(
+                "env",
+                f"what {method} takes or returns cannot be sent between an environment and its "
+                f"worker ({error}); use values that can be pickled, in info too",
+            )
 
     async def cancel(self, number: int) -> None:
         await self._answer(self.actor.cancel.remote(number))
@@ -81,7 +93,7 @@ class RayEnvWorker:
         except RayActorError as error:
             raise WorkerDied(first_line(error)) from error
         except RayError as error:
-            raise WorkerDied(f"Ray: {error}") from error
+            raise WorkerDied(f"Ray: {first_line(error)}") from error
 
 
 @asynccontextmanager

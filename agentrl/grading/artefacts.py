@@ -7,7 +7,7 @@ too large is noted as refused, and whoever grades goes on without it. Only a bro
 import asyncio
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -120,7 +120,7 @@ async def collect(
     for pattern in declared:
         parts = _split_pattern(pattern)
         if not _WILD.isdisjoint(pattern):
-            await taking.walk("", parts)
+            await taking.walk(parts)
         else:
             await taking.take("/".join(parts))
     files = sorted(taking.files.items())
@@ -144,38 +144,53 @@ class _Taking:
     """Of files that were read in vain: they had grown since they were listed."""
     entries: int = 0
 
-    async def walk(self, directory: str, parts: Sequence[str]) -> None:
-        first, *rest = parts
+    async def walk(self, parts: Sequence[str]) -> None:
+        """Take what a pattern matches. Without recursion: whoever made the directories chose how
+        deep they are."""
+        levels = [await self._steps("", parts)]
+        while levels:
+            step = next(levels[-1], None)
+            if step is None:
+                levels.pop()
+                continue
+            path, size_bytes, rest = step
+            if rest:
+                levels.append(await self._steps(path, rest))
+            elif size_bytes is not None:
+                await self.take(path, size_bytes)
+            if self.entries % _ENTRIES_AT_ONCE == 0:
+                await asyncio.sleep(0)
+
+    async def _steps(
+        self, directory: str, parts: Sequence[str]
+    ) -> Iterator[tuple[str, int | None, list[str]]]:
+        """Return the paths in a directory, with the size of a file to take, or the parts of the
+        pattern that are left for a directory; neither for what does not match."""
         try:
             entries = await self.session.entries(directory or ".")
         except OSError as error:
             self._refuse(directory or ".", _describe_error(error))
-            return
+            return iter(())
+        return self._match(directory, entries, *parts)
+
+    def _match(
+        self, directory: str, entries: Sequence[FileEntry], first: str, *rest: str
+    ) -> Iterator[tuple[str, int | None, list[str]]]:
         if first == "**" and rest:
-            await self.walk(directory, rest)
+            yield directory, None, [*rest]
         for entry in entries:
             self.entries += 1
-            if self.entries % _ENTRIES_AT_ONCE == 0:
-                await asyncio.sleep(0)
             path = f"{directory}/{entry.name}" if directory else entry.name
             if self.entries > self.limits.entries:
                 self._refuse(path, f"more than {self.limits.entries} entries to look at")
                 return
-            await self._walk_into(path, entry, first, rest)
-
-    async def _walk_into(self, path: str, entry: FileEntry, first: str, rest: list[str]) -> None:
-        is_directory = entry.kind == "directory"
-        if first == "**":
+            is_directory = entry.kind == "directory"
+            matches = first == "**" or fnmatchcase(entry.name, first)
             if is_directory:
-                await self.walk(path, ["**", *rest])
-            elif not rest:
-                await self.take(path, entry.size_bytes)
-        elif not fnmatchcase(entry.name, first):
-            return
-        elif rest and is_directory:
-            await self.walk(path, rest)
-        elif not rest and not is_directory:
-            await self.take(path, entry.size_bytes)
+                left = ["**", *rest] if first == "**" else [*rest]
+                yield path, None, left if matches else []
+            else:
+                yield path, entry.size_bytes if matches and not rest else None, []
 
     async def take(self, path: str, listed_bytes: int | None = None) -> None:
         """Take one file, or note why not; one that was listed as too large is not read."""

@@ -12,6 +12,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, cast
 
+from agentrl.errors import ConfigError
+
 Api = Literal["completions", "generate", "sglang"]
 """Name of a dialect."""
 Translation = Callable[[Any], Any]
@@ -119,6 +121,13 @@ class SglangDialect(ServerDialect):
             output = _list(chunk.get("output_ids"))
             rows = _list(meta.get("output_token_logprobs"))
             tops = _list(meta.get("output_top_logprobs"))
+            counted = meta.get("completion_tokens")
+            if seen and output and counted == seen + len(output):
+                raise ConfigError(
+                    f"an event of SGLang's has {len(output)} of {counted} tokens, but all so far "
+                    "are read from each; start the server without --stream-output and "
+                    "--incremental-streaming-output"
+                )
             fresh = slice(seen, len(output))
             is_first, seen = seen == 0, len(output)
             finish = _mapping(meta.get("finish_reason")).get("type")

@@ -167,8 +167,9 @@ class EngineReplica(ClosingResource):
         """
         served = await self._ready()
         new = VersionedWeights(await run_in_thread(share_weights, weights), version)
-        # From here on a replacement begins with the new ones.
+        # From here on a replacement begins with the new ones; one that is there by now has not.
         good, self._held = self._held, new
+        served = self._alive() or served
         try:
             await self._take(served, new, good)
         except BaseException:

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 import agentrl
+from agentrl.cluster.env_pool import WorkerDied
+from agentrl.cluster.env_worker import RemoteFailure
 from agentrl.config.cluster import ClusterSection
 from agentrl.env import Action, BaseEnv, Env, Info, Observation, Step
 from agentrl.errors import ConfigError, EnvError
@@ -70,6 +72,19 @@ class Where(BaseEnv):
         return Observation(()), 0.0, True, False, {}
 
 
+class Raising:
+    """An actor, each of whose calls ends with an error of Ray's."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def __getattr__(self, name: str) -> Any:
+        return self
+
+    async def remote(self, *arguments: Any) -> Any:
+        raise self._error
+
+
 async def begun(world: Callable[[], Env]) -> Env:
     env = world()
     await env.reset(seed=0)
@@ -114,6 +129,22 @@ async def test_worlds_are_in_actors_fork_there_and_survive_none() -> None:
         for env in (first, second, copy):
             await env.close()
     assert not ray.is_initialized()
+
+
+async def test_what_cannot_be_sent_is_the_environments_fault_and_the_death_of_no_worker() -> None:
+    """Kills: its worker was ended with all other environments, and the next one after it."""
+    from ray.exceptions import ActorDiedError, RayTaskError
+
+    from agentrl.cluster.ray_env_workers import RayEnvWorker
+
+    fault = TypeError("cannot pickle '_thread.lock' object")
+    raised: Any = RayTaskError("EnvWorkerHost.call()", "Traceback", fault).as_instanceof_cause()
+    answer = await RayEnvWorker(Raising(raised)).call(1, "step", "x")
+    assert isinstance(answer, RemoteFailure)
+    with pytest.raises(EnvError, match=r"what step .* \(Ray: TypeError: cannot pickle '_thread"):
+        raise answer.error()
+    with pytest.raises(WorkerDied):
+        await RayEnvWorker(Raising(ActorDiedError())).call(1, "step", "x")
 
 
 @pytest.mark.nightly

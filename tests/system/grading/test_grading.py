@@ -6,8 +6,8 @@ first seen to find it where it is planted.
 Mutants seen to fail here: types not compared, Python's own equality, lengths and keys not compared,
 NaN read, what is wanted written into the session or into its cell, one session for all tests, the
 status ignored, timeouts not counted, each limit of collecting left out, a pattern that skips a
-directory, digests not checked, a verdict that names more or comes from a program that failed, and
-artefacts placed beside the verdict.
+directory, one that is matched by recursion, digests not checked, a verdict that names more or comes
+from a program that failed, and artefacts placed beside the verdict.
 """
 
 import json
@@ -291,6 +291,16 @@ async def test_patterns_take_regular_files_only(fresh: OpenSession) -> None:
     assert [file.path for file in (await collect(session, ["out/deep/**"])).files] == paths[2:]
     few = await collect(session, ["**/*.json"], limits=limits(entries=2))
     assert few.refused
+
+
+async def test_directories_of_any_depth_do_not_end_the_collection() -> None:
+    """An agent that made some would choose whether its episode has a reward."""
+    session = await InMemorySandboxPool({}).open()
+    deepest = "a/" * 1500 + "b.py"
+    await session.write(deepest, b"1")
+    await session.write("c.py", b"2")
+    found = await collect(session, ["**/*.py"])
+    assert [file.path for file in found.files] == [deepest, "c.py"]
 
 
 ODD_NAMES = r"""

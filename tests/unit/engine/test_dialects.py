@@ -1,7 +1,8 @@
 """Dialects of servers: golden translations, and answers that are anything.
 
 Mutants seen caught: events that repeat what came before are read twice; a prompt that is believed;
-a key that is no token; a seed that SGLang's 31 bits do not hold; versions of five thousand digits.
+a key that is no token; a seed that SGLang's 31 bits do not hold; versions of five thousand digits;
+events that are new read as those that repeat.
 """
 
 import contextlib
@@ -19,7 +20,7 @@ from agentrl.engine.endpoint.completion_reader import (
     build_score_body,
 )
 from agentrl.engine.endpoint.dialects import Api, find_dialect
-from agentrl.errors import AgentrlError
+from agentrl.errors import AgentrlError, ConfigError
 from agentrl.policy import GenerateRequest, Sampling
 
 PROMPT = (5, 6)
@@ -93,6 +94,7 @@ def sglang_event(count: int, **changes: Any) -> dict[str, Any]:
     meta = {
         "prompt_tokens": 2,
         "cached_tokens": 1,
+        "completion_tokens": count,
         "finish_reason": {"type": "stop"} if count == 3 else None,
         "output_token_logprobs": [[-0.1 * t, t, None] for t in tokens],
         "output_top_logprobs": [[[-0.1 * t, t, None], [-3.0, 1, None]] for t in tokens],
@@ -123,6 +125,18 @@ def test_what_sglang_says_is_checked(changes: dict[str, Any]) -> None:
     translate = find_dialect("sglang").open_answer(PROMPT)
     with pytest.raises(AgentrlError):
         reader().piece(translate(sglang_event(1, **changes)))
+
+
+def test_sglang_repeats_what_came_before_or_is_refused() -> None:
+    """With --stream-output each event is new, and the second token would be left out."""
+    translate, reading = find_dialect("sglang").open_answer(PROMPT), reader()
+    reading.piece(translate(sglang_event(1)))
+    new = sglang_event(3)
+    new["output_ids"] = new["output_ids"][1:]
+    for rows in ("output_token_logprobs", "output_top_logprobs"):
+        new["meta_info"][rows] = new["meta_info"][rows][1:]
+    with pytest.raises(ConfigError, match="without --stream-output"):
+        translate(new)
 
 
 LOGPROBS = {

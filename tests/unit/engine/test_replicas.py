@@ -1,7 +1,8 @@
 """What happens to an engine while its replacement comes up, and who closes several of them.
 
 Mutants seen caught: a replacement is told the weights of when it began; pausing that ended
-meanwhile; one engine that breaks as it is closed, and the others are not waited for.
+meanwhile; weights go to the engine from before they were
+copied; one engine that breaks as it is closed, and the others are not waited for.
 """
 
 import asyncio
@@ -106,33 +107,63 @@ async def test_a_replacement_that_is_paused_while_all_goes_on_goes_on_too() -> N
         assert not second.is_paused
 
 
-async def test_a_replacement_has_the_weights_that_came_while_it_took_older_ones(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    copying, may_copy = threading.Event(), threading.Event()
-    may_copy.set()
+class SlowCopy:
+    """Copies weights as soon as it is let."""
 
-    def slowly(weights: Any) -> Path | SharedWeights:
-        copying.set()
-        assert may_copy.wait(DEADLINE_S)
+    def __init__(self) -> None:
+        self.begins, self.may = threading.Event(), threading.Event()
+        self.may.set()
+
+    def __call__(self, weights: Any) -> Path | SharedWeights:
+        self.begins.set()
+        assert self.may.wait(DEADLINE_S)
         return share_weights(weights)
 
-    monkeypatch.setattr(replicas, "share_weights", slowly)
+    async def is_held(self, engine: Replacing) -> asyncio.Task[None]:
+        """Let version 2 be loaded, and return when its weights are about to be copied."""
+        self.begins.clear()
+        self.may.clear()
+        loading = asyncio.create_task(engine.load(WEIGHTS, 2))
+        await run_in_thread(self.begins.wait, DEADLINE_S)
+        return loading
+
+
+@pytest.fixture
+def copying(monkeypatch: pytest.MonkeyPatch) -> SlowCopy:
+    copies = SlowCopy()
+    monkeypatch.setattr(replicas, "share_weights", copies)
+    return copies
+
+
+async def test_a_replacement_has_the_weights_that_came_while_it_took_older_ones(
+    copying: SlowCopy,
+) -> None:
     async with asyncio.timeout(DEADLINE_S), Replacing() as engine:
         await engine.load(WEIGHTS, 1)
-        copying.clear()
-        may_copy.clear()
-        loading = asyncio.create_task(engine.load(WEIGHTS, 2))
-        await run_in_thread(copying.wait, DEADLINE_S)
+        loading = await copying.is_held(engine)
         # It dies while its next weights are copied, and somebody asks for it before they are there.
         engine.made[0].is_open = False
         asking = asyncio.create_task(engine.generate(ASKED))
         second = await coming_up(engine)
-        may_copy.set()
+        copying.may.set()
         while engine.version < 2:  # noqa: ASYNC110 - there is nothing else to wait on
             await asyncio.sleep(0)
         second.may.set()
         await asyncio.gather(loading, asking)
+        assert second.loads == [1, 2]
+
+
+async def test_a_replacement_that_was_there_before_the_weights_has_them(copying: SlowCopy) -> None:
+    async with asyncio.timeout(DEADLINE_S), Replacing() as engine:
+        await engine.load(WEIGHTS, 1)
+        loading = await copying.is_held(engine)
+        engine.made[0].is_open = False
+        asking = asyncio.create_task(engine.generate(ASKED))
+        second = await coming_up(engine)
+        second.may.set()
+        await asking
+        copying.may.set()
+        await loading
         assert second.loads == [1, 2]
 
 
