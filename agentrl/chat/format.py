@@ -79,7 +79,7 @@ class TextTokenizer:
         return tuple(tokens)
 
     def _encode(self, text: str) -> list[int]:
-        return cast("list[int]", self._tokenizer.encode(text, add_special_tokens=False))
+        return self._tokenizer.encode(text, add_special_tokens=False)
 
     def _encode_after(self, before: str, piece: str) -> list[int]:
         """Return the ids of a piece without the space that the tokenizer would begin a text with:

@@ -166,7 +166,8 @@ def test_an_adapter_beside_the_weights_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leaves_config: bool
 ) -> None:
     sizes: dict[str, Any] = {"vocab_size": 16, "hidden_size": 16, "num_hidden_layers": 1, **MOE}
-    model = Qwen3MoeForCausalLM(Qwen3MoeConfig(**sizes, num_attention_heads=2, head_dim=8))
+    sizes |= {"num_attention_heads": 2, "head_dim": 8}
+    model = Qwen3MoeForCausalLM(Qwen3MoeConfig(**sizes))
     model.save_pretrained(tmp_path)
     model.add_adapter(LoraConfig(r=2, target_modules=["q_proj"]))
     model.save_pretrained(tmp_path)
