@@ -87,10 +87,10 @@ class TextTokenizer:
         if not before:
             return self._encode(piece)
         for tail in (self._find_tail(before), *_ANCHORS):
-            known = self._encode(tail)
+            prefix = self._encode(tail)
             together = self._encode(tail + piece)
-            if together[: len(known)] == known:
-                return together[len(known) :]
+            if together[: len(prefix)] == prefix:
+                return together[len(prefix) :]
         return self._encode(piece)
 
     def _find_tail(self, text: str) -> str:

@@ -108,8 +108,8 @@ class FallbackDecoder:
             )
         # 0 would keep the logits of every token.
         keep = max(1, segment.wanted)
-        held = {self._cache_key: cache}
-        out = self._model(input_ids=ids, use_cache=True, logits_to_keep=keep, **held)
+        arguments = {self._cache_key: cache}
+        out = self._model(input_ids=ids, use_cache=True, logits_to_keep=keep, **arguments)
         return out.logits[0, -keep:].float()
 
     def _empty(self) -> DynamicCache:

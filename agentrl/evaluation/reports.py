@@ -45,12 +45,12 @@ def read_summary(run: Path, which: str) -> dict[str, Any] | None:
     advice = "restore it from a backup"
     report: Mapping[str, Any] = load_json(file, dict, advice=advice)
     one, reward = report.get("pass@1"), report.get("reward")
-    others = [name for name in report if name.startswith(("pass@", "pass^")) and name != "pass@1"]
+    names = [name for name in report if name.startswith(("pass@", "pass^")) and name != "pass@1"]
     return {
         "pass@1": None if one is None else one["mean"],
         f"ci{100 * report['confidence']:g}": None if one is None else [one["low"], one["high"]],
         "n": 0 if one is None else one["tasks"],
-        **{name: report[name]["mean"] for name in others},
+        **{name: report[name]["mean"] for name in names},
         "reward": None if reward is None else reward["mean"],
         "failed": report["failed"],
     }

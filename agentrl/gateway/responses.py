@@ -162,12 +162,12 @@ def _response(
     }
 
 
-def _after(told: Any) -> str:
-    if told is None or told == "":
+def _after(value: Any) -> str:
+    if value is None or value == "":
         return ""
-    if not isinstance(told, str) or not (id := told.removeprefix("resp_")):
+    if not isinstance(value, str) or not (id := value.removeprefix("resp_")):
         raise BadRequest(
-            f"previous_response_id is {shorten(told)}, which is not a response of this episode"
+            f"previous_response_id is {shorten(value)}, which is not a response of this episode"
         )
     return id
 

@@ -187,8 +187,8 @@ class _Taking:
             is_directory = entry.kind == "directory"
             matches = first == "**" or fnmatchcase(entry.name, first)
             if is_directory:
-                left = ["**", *rest] if first == "**" else [*rest]
-                yield path, None, left if matches else []
+                below = ["**", *rest] if first == "**" else [*rest]
+                yield path, None, below if matches else []
             else:
                 yield path, entry.size_bytes if matches and not rest else None, []
 

@@ -127,6 +127,16 @@ class SlowCopy:
         await run_in_thread(self.begins.wait, DEADLINE_S)
         return loading
 
+    async def lose_engine(
+        self, engine: Replacing
+    ) -> tuple[asyncio.Task[None], asyncio.Task[Completion], Slow]:
+        """Let the engine die as its next weights are copied and a request comes."""
+        await engine.load(WEIGHTS, 1)
+        loading = await self.is_held(engine)
+        engine.made[0].is_open = False
+        asking = asyncio.create_task(engine.generate(ASKED))
+        return loading, asking, await coming_up(engine)
+
 
 @pytest.fixture
 def copying(monkeypatch: pytest.MonkeyPatch) -> SlowCopy:
@@ -139,12 +149,7 @@ async def test_a_replacement_has_the_weights_that_came_while_it_took_older_ones(
     copying: SlowCopy,
 ) -> None:
     async with asyncio.timeout(DEADLINE_S), Replacing() as engine:
-        await engine.load(WEIGHTS, 1)
-        loading = await copying.is_held(engine)
-        # It dies while its next weights are copied, and somebody asks for it before they are there.
-        engine.made[0].is_open = False
-        asking = asyncio.create_task(engine.generate(ASKED))
-        second = await coming_up(engine)
+        loading, asking, second = await copying.lose_engine(engine)
         copying.may.set()
         while engine.version < 2:  # noqa: ASYNC110 - there is nothing else to wait on
             await asyncio.sleep(0)
@@ -155,11 +160,7 @@ async def test_a_replacement_has_the_weights_that_came_while_it_took_older_ones(
 
 async def test_a_replacement_that_was_there_before_the_weights_has_them(copying: SlowCopy) -> None:
     async with asyncio.timeout(DEADLINE_S), Replacing() as engine:
-        await engine.load(WEIGHTS, 1)
-        loading = await copying.is_held(engine)
-        engine.made[0].is_open = False
-        asking = asyncio.create_task(engine.generate(ASKED))
-        second = await coming_up(engine)
+        loading, asking, second = await copying.lose_engine(engine)
         second.may.set()
         await asking
         copying.may.set()
