@@ -16,6 +16,9 @@ KNOWN_AS = "wandb.json"
 
 Mode = Literal["online", "offline"]
 
+FINISH_S = 120.0
+"""Longest wait for W&B to take what it has not got yet, when a run ends."""
+
 
 class WandbSink:
     """Sends every line of the metrics; one run of theirs for one of ours, however often resumed.
@@ -58,7 +61,12 @@ class WandbSink:
                 tags=[*tags],
                 mode=mode,
                 config=dict(config or {}),
-                settings=wandb.Settings(console="off", silent=True),
+                settings=wandb.Settings(
+                    console="off",
+                    silent=True,
+                    finish_timeout=FINISH_S,
+                    finish_timeout_raises=True,
+                ),
             )
         except wandb.Error as error:
             raise ConfigError(
@@ -76,5 +84,12 @@ class WandbSink:
 
     def close(self) -> None:
         run, self._run = self._run, None
-        if run is not None:
+        if run is None:
+            return
+        try:
             run.finish()
+        except TimeoutError as error:
+            raise TimeoutError(
+                f"W&B did not take everything within {FINISH_S:g} s; upload the rest with "
+                f"`wandb sync {run.settings.sync_dir}`"
+            ) from error

@@ -16,7 +16,7 @@ from wandb.proto.wandb_internal_pb2 import Record  # pyright: ignore[reportAttri
 
 from agentrl.config.load import load_config
 from agentrl.config.section import find_unread
-from agentrl.metrics.wandb_sink import KNOWN_AS
+from agentrl.metrics.wandb_sink import FINISH_S, KNOWN_AS
 from agentrl.metrics.writer import MetricsWriter
 from agentrl.run.build import build_metrics_sinks
 
@@ -119,3 +119,26 @@ def test_every_line_arrives_and_a_resumed_run_goes_on(tmp_path: Path) -> None:
     names = {r.run.run_id for records in (first, second) for r in records if r.HasField("run")}
     assert names == {known}
     assert "env.id" in find_unread(config), "to send a key is not to use it"
+
+
+def test_the_end_of_a_run_waits_for_a_slow_server_no_longer_than_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen caught: no limit, which is the package's default."""
+    (tmp_path / "a.yaml").write_text(CONFIG)
+    sinks = build_metrics_sinks(load_config(tmp_path / "a.yaml"), tmp_path)
+    run = wandb.run
+    assert run is not None
+    assert run.settings.finish_timeout == FINISH_S
+
+    def time_out(self: Any) -> None:
+        finish(self)
+        raise TimeoutError("Timed out finishing run.")
+
+    finish = wandb.Run.finish
+    monkeypatch.setattr(wandb.Run, "finish", time_out)
+    messages: list[str] = []
+    MetricsWriter(tmp_path, sinks=sinks, say=messages.append).close()
+    (message,) = messages
+    assert "metrics.wandb failed" in message
+    assert f"wandb sync {next(tmp_path.glob('wandb/offline-run-*'))}" in message
