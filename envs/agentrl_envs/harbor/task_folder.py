@@ -183,7 +183,7 @@ def _check_content(folder: Path) -> None:
     """Raise `ConfigError` for a part that leads out of a task's folder, and for too many bytes."""
     root = folder.resolve()
     for part in _PARTS:
-        if not (folder / part).resolve().is_relative_to(root):
+        if _leads_out(folder / part, root):
             raise _link_out(folder / part)
     total = 0
     for path in walk_files(folder):
@@ -193,6 +193,14 @@ def _check_content(folder: Path) -> None:
                 f"{folder} holds more than {FOLDER_BYTES} bytes, with {path}; let the Dockerfile "
                 "get what is large"
             )
+
+
+def _leads_out(path: Path, root: Path) -> bool:
+    try:
+        target = path.resolve(strict=True)  # else Python 3.13 takes a loop of links for a file
+    except FileNotFoundError:
+        target = path.resolve()
+    return not target.is_relative_to(root)
 
 
 def _link_out(path: Path) -> ConfigError:
@@ -270,7 +278,7 @@ def _check_files(task: HarborTask) -> None:
     root = task.folder.resolve()
     for part in (task.environment, task.tests, task.solution):
         for path in walk_files(part) if part.is_dir() else ():
-            if path.is_symlink() and not path.resolve().is_relative_to(root):
+            if path.is_symlink() and _leads_out(path, root):
                 raise _link_out(path)
             if path.name == ".harborignore":
                 raise ConfigError(f"{path} is not supported; remove what it leaves out")

@@ -67,7 +67,10 @@ async def test_a_thread_has_let_go_of_its_call_when_the_caller_goes_on(
     """A program that ends meanwhile aborts where a thread drops the last reference to a model. The
     mutant that keeps the function until the thread is done is caught."""
 
+    gate = threading.Event()
+
     def step(given: object) -> threading.Thread:
+        gate.wait(30)  # until the caller awaits it, and no frame of its start is left
         return threading.current_thread()
 
     given = object()
@@ -80,8 +83,10 @@ async def test_a_thread_has_let_go_of_its_call_when_the_caller_goes_on(
         told.append(arguments)
 
     calling = asyncio.ensure_future(run_in_thread(step, given))
+    await asyncio.sleep(0)
     with monkeypatch.context() as patched:
         patched.setattr(loop, "call_soon_threadsafe", keep)
+        gate.set()
         await wait_until(lambda: bool(told) and told[0][1] in list_idle_threads())
     assert counts == [(sys.getrefcount(step), sys.getrefcount(given))]
     loop.call_soon_threadsafe(*told[0])
