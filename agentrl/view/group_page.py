@@ -57,7 +57,7 @@ class GroupPageBuilder:
         ]
         return {
             "id": group.id,
-            "task": group.task.id,
+            "task": self.redaction.text(group.task.id),
             "prompt": self._render_messages(group.task.messages, pictures),
             "answer": self._render_text(_render_plain(group.task.answer)),
             "tags": self.redaction.value(list(group.task.tags)),
@@ -83,7 +83,9 @@ class GroupPageBuilder:
             "attempt": one.started.attempt,
             "at": None if one.at is None else places[one.at],
             "turnRewards": [*(one.leaf.turn_rewards if one.leaf else one.turn_rewards)],
-            "components": dict(one.leaf.components if one.leaf else one.components),
+            "components": self.redaction.value(
+                dict(one.leaf.components if one.leaf else one.components)
+            ),
             "seconds": round(one.leaf.seconds if one.leaf else one.seconds, 4),
             "calls": one.tool_calls,
             "messages": [*self._render_exchanges(one.exchanges, pictures)],
@@ -124,7 +126,10 @@ class GroupPageBuilder:
             "role": "assistant",
             "text": self._render_text(action.text),
             "calls": [
-                {"name": call.name, "arguments": self._render_arguments(call.arguments)}
+                {
+                    "name": self.redaction.text(call.name),
+                    "arguments": self._render_arguments(call.arguments),
+                }
                 for call in action.tool_calls
             ],
             "malformed": [self._render_text(text) for text in action.malformed],
@@ -135,7 +140,7 @@ class GroupPageBuilder:
     ) -> list[dict[str, Any]]:
         return [
             {"role": one.role, "text": self._render_text(_join_texts(one.content))}
-            | ({"name": one.name} if one.name else {})
+            | ({"name": self.redaction.text(one.name)} if one.name else {})
             | ({"pictures": [pictures.name(i) for i in one.images]} if one.images else {})
             for one in messages
         ]

@@ -22,9 +22,10 @@ from agentrl.cli.app import app
 from agentrl.env import Action, Observation
 from agentrl.errors import ConfigError
 from agentrl.events.kinds import EnvExchange
+from agentrl.message import Message, ToolCall
 from agentrl.store.reader import GroupIndexRow, StoreReader
 from agentrl.task import Task
-from agentrl.trajectory import Node, Tree
+from agentrl.trajectory import Finished, Leaf, Node, Tree
 from agentrl.view.document import PageChunks, page
 from agentrl.view.group_choice import StepRange, choose_groups
 from agentrl.view.group_page import GroupPageBuilder
@@ -183,6 +184,32 @@ def test_no_secret_is_anywhere_on_a_page(run: Path) -> None:
         said = "".join(story["vocabulary"][str(id)] for id in ids)
         assert SECRET not in said
         assert said.count("█" * len(SECRET)) == 2
+
+
+def test_no_secret_is_in_the_names_of_a_story(tmp_path: Path) -> None:
+    """Mutants seen caught: each of the four names as it is."""
+    with ScriptedStore.open(tmp_path / "store") as store:
+        task = Task(prompt="q", id=f"task-{SECRET}")
+        group = store.open_group(task, order=0, seed=0, size=1, step=0)
+        tree = Tree(task)
+        one = store.begin(group, sample=0, seed=0)
+        root = tree.add(Node(parent=None, source="prompt", token_ids=(1,), turn=0))
+        store.turn(one, tree, root, EnvExchange.resetting(Observation(())))
+        said = Node(
+            parent=root, source="sampled", token_ids=(2,), turn=0, logprobs=(-1.0,), versions=(0,)
+        )
+        end = tree.add(said)
+        action = Action("", (ToolCall("1", f"call-{SECRET}", {}),))
+        answer = Observation((Message(role="tool", content="", name=f"tool-{SECRET}"),))
+        turn = EnvExchange.stepping(action, (answer, 0.0, True, False, {}))
+        leaf = Leaf(node=end, outcome=Finished(0.0), sample=0, components={f"part-{SECRET}": 1.0})
+        store.finish(one, tree, leaf, turn)
+    with StoreReader(tmp_path / "store") as reader:
+        builder = GroupPageBuilder(vocabulary=TokenTexts(), redaction=SecretRedaction(ENVIRON))
+        text = json.dumps(builder.story(reader.group(group), credit={}))
+    assert SECRET not in text
+    for kind in ("task", "call", "tool", "part"):
+        assert f'"{kind}-{HIDDEN}"' in text
 
 
 def test_keys_are_known_by_their_names() -> None:
