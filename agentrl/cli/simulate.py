@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agentrl.cli.arguments import JsonFlag, Overrides
+from agentrl.cli.arguments import JsonFlag, Overrides, check_writable
 from agentrl.cli.completion import complete_config
 from agentrl.cli.console import err, show_json, show_table, show_text
 from agentrl.cli.progress import show_progress
@@ -54,6 +54,7 @@ def simulate(
     from agentrl.simulate import study, timeline
     from agentrl.simulate.provision import plan_capacity
 
+    check_writable(picture, "--picture")
     setting = _setting(target, overrides or (), trace, steps, train_s, failures)
     results = study.compare(setting)
     sync = results[0].per_s

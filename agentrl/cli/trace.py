@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agentrl.cli.arguments import JsonFlag, RunFolder
+from agentrl.cli.arguments import JsonFlag, RunFolder, check_writable
 from agentrl.cli.console import err, show_json, show_table, show_text
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def record(
 
     trace = read_trace(run / FILE, name=run.resolve().name)
     output = output or Path(f"{trace.name}.trace.jsonl")
+    check_writable(output, "--output")
     write_trace(output, trace)
     show_text(f"wrote {len(trace.trajectories)} trajectories to {output}", err)
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from agentrl.cli.arguments import check_writable
 from agentrl.cli.completion import complete_run
 from agentrl.cli.console import err, show_text
 
@@ -73,6 +74,7 @@ def view(
         serve_run(runs, steps=steps, port=port, announce=partial(_announce, opens=opens))
         return
     output = output or Path("-".join(run.resolve().name for run in runs) + ".html")
+    check_writable(output, "--out")
     with ExitStack() as opened:
         sources = [opened.enter_context(RunReader(run)) for run in runs]
         unfinished = output.with_name(f".{output.name}.partial")

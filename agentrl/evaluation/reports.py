@@ -70,8 +70,9 @@ def read_report(path: Path, which: str = "after") -> StoredReport:
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(
-            f"{file} is not an evaluation report that can be compared ({error!r}); create one with "
-            "agentrl eval CONFIG|RUN --json > FILE"
+            f"{file} is not an evaluation report that can be compared "
+            f"({type(error).__name__}: {error}); create one with agentrl eval CONFIG|RUN --json > "
+            "FILE"
         ) from error
 
 

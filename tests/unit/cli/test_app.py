@@ -3,6 +3,7 @@
 Mutants seen caught: an unknown word taken for one of ours; a key or an option taken for a command.
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -55,6 +56,34 @@ def test_what_is_no_trace_is_refused(
     kind = "a folder" if content is None else "not UTF-8 text"
     assert (code, out) == (2, "")
     assert err.startswith(f"error: {file} is {kind}, not a trace; name a file that ")
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (("view", "runs/none"), "--out"),
+        (("trace", "record", "."), "--output"),
+        (("simulate", "none"), "--picture"),
+    ],
+)
+def test_a_place_that_holds_no_file_is_refused_before_the_work(
+    words: tuple[str, ...],
+    option: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A file that took the place of a pipe or of `/dev/null` would be in the way of every program.
+
+    Mutant seen caught: each of the three commands without the check.
+    """
+    monkeypatch.chdir(tmp_path)
+    Path("trace.jsonl").write_text('{"prompt": 1, "reset_s": 0, "turns": [[1, 0, 1]]}\n')
+    os.mkfifo("pipe")
+    for place, rule in ((".", "a folder"), ("/", "a folder"), ("pipe", "a device or a pipe")):
+        code, out, err = agentrl(capsys, *words, option, place)
+        assert (code, out) == (2, "")
+        assert err.startswith(f"error: {option} is {place}, which is {rule}")
 
 
 def test_a_recording_is_refused_before_it_is_played(

@@ -278,6 +278,15 @@ def test_what_is_no_report_is_refused(tmp_path: Path, text: str) -> None:
         read_report(tmp_path / "x.json")
 
 
+def test_a_large_file_that_is_no_report_is_not_in_the_error(tmp_path: Path) -> None:
+    """Mutant seen caught: the error as `repr`, which holds every byte of the file."""
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(b"\xff" * 10_000)
+    with pytest.raises(ConfigError, match=r"compared \(UnicodeDecodeError: ") as error:
+        read_report(file)
+    assert len(str(error.value)) < 500
+
+
 def report(about: dict[str, object], threshold: float = 1.0) -> StoredReport:
     return StoredReport(
         path=Path("r.json"),
