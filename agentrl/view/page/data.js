@@ -110,10 +110,8 @@ export async function storyOf(run, row) {
 /** Yields the ids of trajectories in which `text` was said or answered, and the share searched. */
 export async function* saying(run, text) {
   const wanted = text.toLowerCase();
-  const isSaid = (told) =>
-    told.messages.some((message) =>
-      `${message.text}\n${JSON.stringify(message.calls ?? "")}`.toLowerCase().includes(wanted),
-    );
+  const textOf = ({ text, calls = [] }) => [text, ...calls.flatMap((call) => [call.name, ...Object.entries(call.arguments).flat()])].join("\n");
+  const isSaid = (told) => told.messages.some((message) => textOf(message).toLowerCase().includes(wanted));
   const { id, chunk: places } = run.index.groups;
   const parts = run.isServed ? [...id.keys()] : [...new Set(places.filter((place) => place >= 0))];
   for (const [done, part] of parts.entries()) {

@@ -185,6 +185,18 @@ def test_enter_searches_all_that_was_said(view: "Page") -> None:
 
 
 @pytest.mark.chromium
+def test_the_search_reads_calls_as_they_are_shown(browser: "Browser", tmp_path: Path) -> None:
+    """Mutant seen caught: calls searched as JSON, where a backslash stands before a quote."""
+    run = MadeRun(folder=tmp_path / "made", groups=1, tools=('print("a")',)).make()
+    with open_file(browser, write(run, tmp_path / "made.html")) as view:
+        goto(view, "trajectories", ".list-row")
+        view.fill("#search", 'PRINT("a")')
+        found(view, "0 of 8 trajectories")
+        view.press("#search", "Enter")
+        found(view, "8 trajectories")
+
+
+@pytest.mark.chromium
 def test_a_group_is_a_tree_that_says_why_it_branched(view: "Page") -> None:
     goto(view, "group/4", ".tree .leaf")
     assert view.locator(".tree .leaf").count() == 8
