@@ -67,8 +67,8 @@ def read_tasks(env: Env, split: Split, *, seed: int) -> Iterator[Task]:
             if (fault := _find_text_fault(task)) is not None:
                 raise _build_error(env, "tasks", TASKS_HAVE_TEXTS, fault)
             try:
-                answer = json.dumps(task.answer)
-                json.dumps(task.data)
+                answer = json.dumps(task.answer, allow_nan=False)
+                json.dumps(task.data, allow_nan=False)
             except (TypeError, ValueError) as error:
                 what = f"the answer or data of task {task.id!r} is not: {error}"
                 raise _build_error(env, "tasks", TASKS_ARE_JSON, what) from error

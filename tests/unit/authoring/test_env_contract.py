@@ -178,6 +178,10 @@ TASKS: dict[str, tuple[Any, str]] = {
         [Task(prompt="x", answer="", id="t", data={"kept": {1, 2}})],
         "tasks are JSON-serialisable: the answer or data of task 't' is not: Object of type set",
     ),
+    "a number that JSON lacks": (
+        [Task(prompt="x", answer="", id="t", data={"most": float("inf")})],
+        "tasks are JSON-serialisable: the answer or data of task 't' is not: Out of range float",
+    ),
     "no text for a tag": (
         [Task(prompt="x", answer="", id="t", tags=("a", None))],  # pyright: ignore[reportArgumentType]
         "ids and tags of tasks are text: tags[1] of task 't' is a NoneType: None; give text",
