@@ -13,6 +13,9 @@ from agentrl.cli.progress import show_progress
 from agentrl.cli.trace import find_trace
 from agentrl.errors import ConfigError
 
+MOST_TRAIN_S = 1e6
+"""Virtual time goes by in days at most, so an endless step would never end."""
+
 if TYPE_CHECKING:
     from agentrl.simulate.provision import ProvisionPlan
     from agentrl.simulate.study import StudyResult, StudySetting
@@ -35,7 +38,8 @@ def simulate(
     ] = None,
     steps: Annotated[int, typer.Option(min=2, help="Number of training steps to simulate.")] = 12,
     train_s: Annotated[
-        float, typer.Option(min=0, help="Duration of one optimiser step, in seconds.")
+        float,
+        typer.Option(min=0, max=MOST_TRAIN_S, help="Duration of one optimiser step, in seconds."),
     ] = 20.0,
     failures: Annotated[
         float | None, typer.Option(min=0, max=0.9, help="Fraction of attempts that fail.")
@@ -182,6 +186,12 @@ def _setting(
             f"{target!r} is neither a file nor the name of a config or trace; `agentrl configs` "
             f"lists the configs, and the synthetic traces are {', '.join(TRACES)}. `agentrl trace "
             "record RUN` writes the trace of a run"
+        )
+    elif overrides or trace is not None:
+        extra = overrides[0] if overrides else f"--trace {trace}"
+        raise ConfigError(
+            f"{target} is a trace, which {extra} cannot change; name a config instead, as in "
+            f"agentrl simulate quickstart {extra}"
         )
     return StudySetting(
         trace=find_trace(target),

@@ -115,11 +115,19 @@ def test_methods_are_listed_without_an_import_of_any(
 
 
 def test_simulate_takes_what_train_takes_or_a_trace(capsys: pytest.CaptureFixture[str]) -> None:
+    """Mutants seen caught: keys and `--trace` beside a trace ignored; a step without an end."""
     words = ("rollout.tasks_per_step=3", "--no-recommend", "--steps", "2")
     code, out, _ = agentrl(capsys, "simulate", "quickstart", *words)
     assert code == 0
     assert out.startswith("agentic: ")
     assert "; 3 groups of 8, " in out
+    for extra in (("rollout.tasks_per_step=3",), ("--trace", "lognormal")):
+        code, out, err = agentrl(capsys, "simulate", "agentic", *extra)
+        assert (code, out) == (2, "")
+        assert err.startswith(f"error: agentic is a trace, which {' '.join(extra)} cannot change;")
+    code, out, err = agentrl(capsys, "simulate", "agentic", "--train-s", "inf")
+    assert (code, out) == (2, "")
+    assert "Input should be less than or equal to 1000000" in err
     code, out, err = agentrl(capsys, "simulate", "quickstrat", *words)
     assert (code, out) == (2, "")
     assert err.startswith("error: 'quickstrat' is neither a file nor the name of a config or trace")
