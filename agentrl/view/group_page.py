@@ -206,7 +206,7 @@ def read_decisions(folder: Path, faults: FileFaults) -> Decisions:
         return decisions
     try:
         logged = [*read_log(folder)]
-    except ConfigError as error:
+    except (ConfigError, OSError) as error:
         faults.add(FILE, "", f"no decision about branches is shown: {error}")
         return decisions
     for one in logged:

@@ -176,8 +176,9 @@ def _build_redaction(
 
 
 def _read_credit(folder: Path, step: int) -> dict[tuple[int, int], TokenCredit]:
-    """Return a step's token credit; none where its file is not whole, as after a power failure."""
+    """Return a step's token credit; none where its file is not whole, as after a power failure, or
+    cannot be read."""
     try:
         return read_credit(folder, step)
-    except ConfigError:
+    except (ConfigError, OSError):
         return {}

@@ -67,7 +67,7 @@ def find_vocabulary(folder: Path, policy: str | None) -> TokenTexts:
     for place in places:
         try:
             return TokenTexts.from_file(place)
-        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             continue  # it is not there, or not whole, as while a run begins
     return TokenTexts()
 

@@ -246,6 +246,26 @@ def test_a_broken_log_of_branches_is_reported(run: Path, data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "text"),
+    [("branches.jsonl", ""), ("credit/00000001.credit", ""), ("policy/tokenizer.json", DEEP)],
+)
+def test_the_page_is_written_without_a_file_that_cannot_be_read(
+    run: Path, tmp_path: Path, name: str, text: str
+) -> None:
+    """Mutants seen caught: a reader's `OSError` taken for one of the page, which was then said not
+    to be writable; a tokenizer nested too deep."""
+    (run / name).unlink()
+    if text:
+        (run / name).write_text(text)
+    else:
+        (run / name).mkdir()  # whoever is root may read any file
+    page = tmp_path / "run.html"
+    result = CliRunner().invoke(app, ["view", str(run), "--no-open", "--out", str(page)])
+    assert result.exit_code == 0, result.stderr
+    assert page.is_file()
+
+
+@pytest.mark.parametrize(
     ("config", "words"),
     [
         ("run: {steps: many}", "config.yaml: run.steps is 'many', expected a whole number"),
