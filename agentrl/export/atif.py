@@ -1,5 +1,6 @@
 """ATIF, the Agent Trajectory Interchange Format 1.7 (harbor's RFC 0001): JSON files."""
 
+import math
 from typing import Any
 
 from agentrl.export.episode import ExportedTrajectory, ExportedTurn, TrajectoryTokens
@@ -108,12 +109,14 @@ def _metrics(turn: int, tokens: TrajectoryTokens) -> Row:
     if not indices:
         return {"completion_tokens": 0}
     runs = context_runs(tokens.jumps, indices[0])
-    return {
+    metrics: Row = {
         "prompt_tokens": sum(stop - start for start, stop in runs) - 1,
         "completion_tokens": len(indices),
         "completion_token_ids": [tokens.ids[i] for i in indices],
-        "logprobs": [tokens.logprobs[i] for i in indices],
     }
+    logprobs = [tokens.logprobs[i] for i in indices]
+    # An endpoint tells none.
+    return metrics | ({"logprobs": logprobs} if all(map(math.isfinite, logprobs)) else {})
 
 
 def _totals(episode: ExportedTrajectory, steps: int) -> Row:

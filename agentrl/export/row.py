@@ -1,6 +1,7 @@
 """JSON lines: an episode as one object, and back. docs/export.md names every key."""
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -187,7 +188,8 @@ def _token_row(tokens: TrajectoryTokens) -> Row:
 
 
 def _mask_out(values: Sequence[float], mask: Sequence[bool]) -> list[float | None]:
-    return [x if is_kept else None for x, is_kept in zip(values, mask, strict=True)]
+    pairs = zip(values, mask, strict=True)
+    return [x if is_kept and math.isfinite(x) else None for x, is_kept in pairs]
 
 
 def _parse_tokens(row: Mapping[str, Any]) -> TrajectoryTokens:
@@ -195,7 +197,10 @@ def _parse_tokens(row: Mapping[str, Any]) -> TrajectoryTokens:
         ids=tuple(row["ids"]),
         sources=tuple(row["sources"]),
         turns=tuple(row["turns"]),
-        logprobs=tuple(0.0 if x is None else x for x in row["logprobs"]),
+        logprobs=tuple(
+            (math.nan if is_sampled else 0.0) if x is None else x
+            for x, is_sampled in zip(row["logprobs"], row["mask"], strict=True)
+        ),
         versions=tuple(-1 if x is None else x for x in row["versions"]),
         jumps=tuple((place, before) for place, before in row["jumps"]),
     )

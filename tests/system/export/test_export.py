@@ -4,6 +4,8 @@ Mutants seen caught: the mask turned round; turns without their number; a prompt
 """
 
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -375,6 +377,31 @@ def test_a_call_has_one_id_whatever_it_is_exported_to(tmp_path: Path) -> None:
 
 
 @pytest.mark.harbor
+def test_tokens_without_log_probs_are_exported(tmp_path: Path) -> None:
+    """As those of an evaluated endpoint, which are nan. Mutants seen caught: nan in JSON, in either
+    format; a sampled token read back with a log-prob of 0, which is a probability of 1."""
+    with ScriptedStore.open(tmp_path / "run" / "store") as store:
+        group = store.open_group(TASK, order=0, seed=7, size=1, step=0)
+        tree = Tree(TASK)
+        trajectory = store.begin(group, sample=0, seed=1)
+        at = tree.share(node(None, "prompt", 0, 1))
+        store.turn(trajectory, tree, at, EnvExchange.resetting(Observation(TASK.messages)))
+        at = tree.add(replace(node(at, "sampled", 0, 11, 12), logprobs=(math.nan, math.nan)))
+        answer = EnvExchange.stepping(Action("A cat."), (Observation(()), 1.0, True, False, {}))
+        leaf = Leaf(node=at, outcome=Finished(1.0), sample=0, turn_rewards=(1.0,))
+        store.finish(trajectory, tree, leaf, answer)
+    for to in ("jsonl", "atif"):
+        export(tmp_path / "run", tmp_path / to, to=to, tokens=True)
+    row = json.loads((tmp_path / "jsonl/trajectories.jsonl").read_text())
+    assert row["tokens"]["logprobs"] == [None, None, None]
+    (episode,) = read_jsonl(tmp_path / "jsonl")
+    assert episode.tokens is not None
+    assert [*map(math.isnan, episode.tokens.logprobs)] == [False, True, True]
+    metrics = json.loads((tmp_path / "atif/000000.json").read_text())["steps"][-1]["metrics"]
+    assert metrics["completion_token_ids"] == [11, 12]
+    assert "logprobs" not in metrics
+
+
 def test_harbor_refuses_what_is_no_atif(tmp_path: Path) -> None:
     """The check of the check."""
     (tmp_path / "a.json").write_text('{"schema_version": "ATIF-v1.7", "steps": []}')
