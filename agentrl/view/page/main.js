@@ -183,19 +183,17 @@ function makePage(root, first) {
 /** Takes in what is new in served runs, until the page is closed. */
 function follow(page, runs) {
   const poll = async () => {
-    try {
-      const indexes = await Promise.all(runs.map((run) => servedIndex(run.number)));
-      // Another run in its place: the address is read anew, and nothing of the old one stays.
-      if (indexes.some((index, which) => index && index.run.openings !== runs[which].index.run.openings)) return location.reload();
-      if (indexes.some((index) => index !== null)) {
-        runs = runs.map((run, which) => (indexes[which] ? runOf(indexes[which], which, true) : run));
-        page.update(runs);
-      }
-      page.say("live");
-    } catch (error) {
-      // The browser's own error says that nobody answers; the server's says what is wrong.
-      page.say(error instanceof TypeError ? "the server is gone" : error.message);
+    const answers = await Promise.allSettled(runs.map((run) => servedIndex(run.number)));
+    const indexes = answers.map((answer) => answer.value ?? null);
+    // Another run in its place: the address is read anew, and nothing of the old one stays.
+    if (indexes.some((index, which) => index && index.run.openings !== runs[which].index.run.openings)) return location.reload();
+    if (indexes.some((index) => index !== null)) {
+      runs = runs.map((run, which) => (indexes[which] ? runOf(indexes[which], which, true) : run));
+      page.update(runs);
     }
+    const failure = answers.find((answer) => answer.status === "rejected")?.reason;
+    // The browser's own error says that nobody answers; the server's says what is wrong.
+    page.say(failure === undefined ? "live" : failure instanceof TypeError ? "the server is gone" : failure.message);
     setTimeout(poll, POLL_MS);
   };
   setTimeout(poll, POLL_MS);

@@ -9,7 +9,8 @@ import math
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -129,9 +130,10 @@ def test_many_readers_share_one_look(folder: Path, monkeypatch: pytest.MonkeyPat
     assert (told["stuck"], told["failures"]) == (4, {"tool": 2})
 
 
-@pytest.fixture
-def address(folder: Path) -> Iterator[str]:
-    command = [sys.executable, "-m", "agentrl.cli", "view", str(folder)]
+@contextmanager
+def serve(*folders: Path) -> Generator[str]:
+    """Serve runs in a process of their own; give the address."""
+    command = [sys.executable, "-m", "agentrl.cli", "view", *map(str, folders)]
     command += ["--serve", "--port", "0", "--no-open"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
@@ -142,8 +144,9 @@ def address(folder: Path) -> Iterator[str]:
         server.communicate(timeout=60)
 
 
-@pytest.fixture
-def served(address: str, browser: "Browser") -> Iterator["Page"]:
+@contextmanager
+def open_address(address: str, browser: "Browser") -> Generator["Page"]:
+    """Open a served page; what it complains of fails the test when it is over."""
     opened = browser.new_page(color_scheme="dark", viewport={"width": 1280, "height": 900})
     opened.set_default_timeout(WAIT_MS)
     wrong: list[str] = []
@@ -154,6 +157,12 @@ def served(address: str, browser: "Browser") -> Iterator["Page"]:
     opened.close()
     # Chromium itself tells of every answer that is an error.
     assert [one for one in wrong if "status of 503" not in one] == []
+
+
+@pytest.fixture
+def served(folder: Path, browser: "Browser") -> Iterator["Page"]:
+    with serve(folder) as address, open_address(address, browser) as opened:
+        yield opened
 
 
 @pytest.mark.chromium
@@ -214,3 +223,16 @@ def test_a_folder_that_goes_or_is_replaced_is_told(served: "Page", folder: Path)
     until(served, "!window.isSame && document.querySelector('.list-row')")
     found(served, "6 trajectories")
     assert served.evaluate("location.hash") == "#/trajectories?sort=-id"
+
+
+@pytest.mark.chromium
+def test_a_run_goes_on_beside_one_whose_folder_is_gone(browser: "Browser", tmp_path: Path) -> None:
+    """Mutant seen caught: an answer of one run thrown away with the error of the other."""
+    one = MadeRun(folder=tmp_path / "one", groups=10, open_groups=1, size=4).make()
+    other = MadeRun(folder=tmp_path / "other", groups=2, size=2).make()
+    with serve(one, other) as address, open_address(f"{address}#/groups", browser) as view:
+        found(view, "11 groups")
+        shutil.rmtree(other)
+        until(view, "document.querySelector('.live').innerText.includes('is not a run folder')")
+        play(one)
+        found(view, "12 groups")
