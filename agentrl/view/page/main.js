@@ -185,13 +185,17 @@ function follow(page, runs) {
   const poll = async () => {
     const answers = await Promise.allSettled(runs.map((run) => servedIndex(run.number)));
     const indexes = answers.map((answer) => answer.value ?? null);
-    // Another run in its place: the address is read anew, and nothing of the old one stays.
-    if (indexes.some((index, which) => index && index.run.openings !== runs[which].index.run.openings)) return location.reload();
-    if (indexes.some((index) => index !== null)) {
-      runs = runs.map((run, which) => (indexes[which] ? runOf(indexes[which], which, true) : run));
-      page.update(runs);
+    let failure = answers.find((answer) => answer.status === "rejected")?.reason;
+    try {
+      // Another run in its place: the address is read anew, and nothing of the old one stays.
+      if (indexes.some((index, which) => index && index.run.openings !== runs[which].index.run.openings)) return location.reload();
+      if (indexes.some((index) => index !== null)) {
+        runs = runs.map((run, which) => (indexes[which] ? runOf(indexes[which], which, true) : run));
+        page.update(runs);
+      }
+    } catch (error) {
+      failure = error;
     }
-    const failure = answers.find((answer) => answer.status === "rejected")?.reason;
     // The browser's own error says that nobody answers; the server's says what is wrong.
     page.say(failure === undefined ? "live" : failure instanceof TypeError ? "the server is gone" : failure.message);
     setTimeout(poll, POLL_MS);
