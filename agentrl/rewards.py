@@ -1,15 +1,19 @@
 """Rewards for tasks whose answer is a text or a number, read from the agent's last message."""
 
+import math
 import re
 from collections.abc import Callable, Sequence
 
 from agentrl.message import Message
 from agentrl.task import Task
 
-_NUMBER = re.compile(r"[-+]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?")
+_MINUS = "\u2212"
+"""Sign of typeset numbers, which `float` does not read."""
+_NUMBER = re.compile(rf"[-+{_MINUS}]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][-+{_MINUS}]?\d+)?")
 _ANSWER_TAG = re.compile(r"<(?P<closing>/)?answer>", re.IGNORECASE)
+_THOUGHT_STARTS = ("<think>", "[THINK]", "<|channel>thought", "<seed:think>", "<|START_THINKING|>")
 _THOUGHT_ENDS = ("</think>", "[/THINK]", "<channel|>", "</seed:think>", "<|END_THINKING|>")
-"""Marks that close a thinking block, of all models that `agentrl.chat` reads."""
+"""Marks around a thinking block, of all models that `agentrl.chat` reads."""
 _LABEL = re.compile(r"\banswer\s*:", re.IGNORECASE)
 _BRACE = re.compile(r"\\boxed\{|[{}]")
 
@@ -68,20 +72,29 @@ def numeric_answer(tolerance: float = 1e-6) -> Callable[[Task, Sequence[Message]
     """Return a reward function: 1.0 if the answer's last number is near `task.answer`, else 0.0.
 
     A marked answer (see `exact_answer`) is read before the whole text. The function raises
-    `ValueError` for a task whose answer is no number, which fails the trajectory.
+    `ValueError` for a task whose answer is no finite number, which fails the trajectory.
 
     Args:
         tolerance: Largest absolute difference that is paid.
     """
 
     def reward(task: Task, messages: Sequence[Message]) -> float:
-        ground_truth = float(_read_reference(task).replace(",", ""))
+        ground_truth = _read_number(_read_reference(task))
+        if not math.isfinite(ground_truth):
+            raise ValueError(
+                f"the task's answer {task.answer!r} is no finite number, so no answer is near it; "
+                "give it one, or use exact_answer"
+            )
         for answer in answers(messages)[::-1]:
             if numbers := _NUMBER.findall(answer):
-                return float(abs(float(numbers[-1].replace(",", "")) - ground_truth) <= tolerance)
+                return float(abs(_read_number(numbers[-1]) - ground_truth) <= tolerance)
         return 0.0
 
     return reward
+
+
+def _read_number(text: str) -> float:
+    return float(text.replace(",", "").replace(_MINUS, "-"))
 
 
 def last_text(messages: Sequence[Message]) -> str:
@@ -110,11 +123,14 @@ def answers(messages: Sequence[Message]) -> tuple[str, ...]:
 def drop_thoughts(text: str) -> str:
     """Return the part of a text behind its last thinking block; all of it without one.
 
+    Empty where that part begins with a block that is never closed: the turn was cut off.
+
     Args:
         text: Text of a model, with blocks such as `<think>...</think>`.
     """
     ends = (text.rfind(end) + len(end) for end in _THOUGHT_ENDS if end in text)
-    return text[max(ends, default=0) :]
+    spoken = text[max(ends, default=0) :]
+    return "" if spoken.lstrip().startswith(_THOUGHT_STARTS) else spoken
 
 
 def marked_answer(text: str) -> str | None:

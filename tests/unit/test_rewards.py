@@ -78,10 +78,21 @@ def test_thoughts_are_no_answer(thought: str) -> None:
     "opening", ["<think>", "[THINK]", "<|channel>thought", "<seed:think>", "<|START_THINKING|>"]
 )
 def test_thoughts_of_every_model_end(opening: str) -> None:
-    """Kills: a mark that `agentrl.chat` reads and rewards do not."""
+    """Kills: a mark that `agentrl.chat` reads and rewards do not; a thought that was cut off, at
+    the beginning or behind another one, and is read as an answer."""
     _, close = opened_thinking(f"user\n{opening}\n")
     assert close
     assert drop_thoughts(f"{opening}41{close}42") == "42"
+    assert drop_thoughts(f"{opening}42") == ""
+    assert drop_thoughts(f"{opening}41{close}\n{opening}42") == ""
+    assert drop_thoughts(f"42, and no {opening}") == f"42, and no {opening}"
+
+
+def test_a_thought_that_never_ends_is_no_answer() -> None:
+    """Kills: a turn that was cut off while it thought, paid for what it thought."""
+    cut_off = said("<think>\nMaybe 41, or 42. Answer: 42")
+    for reward in (exact_answer, contains_answer, numeric_answer()):
+        assert reward(task("42"), cut_off) == 0.0
 
 
 def test_only_the_last_assistant_message_counts() -> None:
@@ -132,6 +143,21 @@ def test_a_task_without_an_answer_pays_nobody(answer: Any, reward: Any, text: st
 )
 def test_numeric_answer(text: str, score: float) -> None:
     assert numeric_answer(0.01)(task("3.14"), said(text)) == score
+
+
+def test_a_typographic_minus_is_a_sign() -> None:
+    """Kills: a sign that is passed over, which pays the opposite of the answer."""
+    assert numeric_answer()(task("5"), said("It is \u22125.")) == 0.0
+    assert numeric_answer()(task("-5"), said("It is \u22125.")) == 1.0
+    assert numeric_answer()(task("\u22125"), said("It is -5.")) == 1.0
+    assert numeric_answer()(task("0.02"), said("2e\u22122")) == 1.0
+
+
+@pytest.mark.parametrize("answer", ["nan", "inf", "-1e999"])
+def test_a_task_whose_answer_is_no_finite_number_is_refused(answer: str) -> None:
+    """Kills: a task that nothing can be paid for, and nobody is told."""
+    with pytest.raises(ValueError, match=rf"answer {answer!r} is no finite number.*exact_answer"):
+        numeric_answer()(task(answer), said(answer))
 
 
 def test_numbers_may_be_grouped() -> None:
