@@ -27,7 +27,7 @@ from agentrl_tools.search.passage import (
     split_pages,
     split_sentences,
 )
-from tests.support.watchdog import watched
+from tests.support.watchdog import watched, watched_loop
 
 CORPUS = SearchCorpus(
     [
@@ -156,6 +156,17 @@ async def test_the_tools_say_what_they_find() -> None:
     ]
 
 
+async def test_a_name_that_is_not_there_takes_no_time_in_a_large_corpus() -> None:
+    """Kills: a name that is compared with those of all documents."""
+    title = "The history of the town of {} by the river"
+    corpus = SearchCorpus([CorpusDocument(f"{n}", "x", title.format(n)) for n in range(30_000)])
+    tool = Search(corpus)
+    get_index(corpus)
+    async with watched_loop():
+        with pytest.raises(ToolError, match="Did you mean 'The history of the town of 12345 by"):
+            tool.open(title.format("12345").replace("river", "rivr"))
+
+
 def test_the_model_reads_three_schemas() -> None:
     names = [schema["function"]["name"] for schema in schemas_of([partial(Search, CORPUS)])]
     assert names == ["search", "open", "find"]
@@ -182,6 +193,10 @@ def test_a_corpus_is_read_from_a_file_or_a_folder(tmp_path: Path) -> None:
         CorpusDocument("1", "One."),
         CorpusDocument("b", "Two.", "B"),
     )
+
+    text = "One\u2028two\x85three."
+    file.write_text(json.dumps({"id": "c", "text": text}, ensure_ascii=False), encoding="utf-8")
+    assert read_corpus(file).documents == (CorpusDocument("c", text),)
 
     folder = tmp_path / "texts"
     (folder / "deep").mkdir(parents=True)

@@ -84,7 +84,8 @@ def read_corpus(path: str | Path) -> SearchCorpus:
 
 def read_jsonl(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield where each object of a JSONL file stands, and the object; empty lines are none."""
-    for number, line in enumerate(_read_text(path).splitlines(), start=1):
+    # Not `splitlines`: JSON leaves U+2028 and others that it ends lines at as they are.
+    for number, line in enumerate(_read_text(path).split("\n"), start=1):
         where = f"line {number} of {path}"
         if not line.strip():
             continue

@@ -1,5 +1,6 @@
 """The tools of a reader: search a corpus, open a document, find a text in it."""
 
+from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Self
 
@@ -11,6 +12,8 @@ from agentrl_tools.search.passage import cut_words, find_sentences, snippet, spl
 
 QUERY_CHARS_MAX = 1_000
 FOUND_MAX = 10
+_NAME_CHARS_MAX = 100
+_NAMES_COMPARED_MAX = 1_000
 
 
 class Search:
@@ -101,11 +104,18 @@ class Search:
         name = name.strip().removeprefix("[").removesuffix("]")
         document = self._corpus.get(name)
         if document is None:
-            names = [document.name for document in self._corpus.documents]
-            near = get_close_matches(name, names, n=1) if len(name) < 200 else []
+            is_short = len(name) <= _NAME_CHARS_MAX
+            near = get_close_matches(name, self._list_names(name), n=1) if is_short else []
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise ToolError(f"there is no document {cut_words(name, words_max=20)!r}.{hint}")
         return document
+
+    def _list_names(self, name: str) -> list[str]:
+        """Return the names that one is compared with; of many, those of documents it is about."""
+        documents: Sequence[CorpusDocument] = self._corpus.documents
+        if len(documents) > _NAMES_COMPARED_MAX:
+            documents = get_index(self._corpus).rank(name, _NAMES_COMPARED_MAX)
+        return [document.name for document in documents]
 
 
 def _label(document: CorpusDocument) -> str:
