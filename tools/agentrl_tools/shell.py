@@ -75,8 +75,10 @@ class Shell(SessionTool):
             state = await session.read(STATE_FILE)
         except OSError:
             return UNCHANGED
+        if len(state) >= STATE_KIB_MAX * 2**10:  # also of a command that wrote the file itself
+            return TOO_LARGE
         if not state.endswith(f"\n# agentrl-{self._commands}\n".encode()):
-            return TOO_LARGE if len(state) >= STATE_KIB_MAX * 2**10 else UNCHANGED
+            return UNCHANGED
         self._state = state
         return None
 

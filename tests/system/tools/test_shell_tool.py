@@ -192,6 +192,17 @@ async def test_too_much_state_is_refused_and_nothing_else_is_lost(shell: Shell) 
 
 
 @pytest.mark.namespaces
+async def test_a_state_that_the_command_wrote_itself_is_bounded_too(shell: Shell) -> None:
+    """Kills: a file of 64 MiB that is kept by the trainer and sent with every later command."""
+    file = shell_module.STATE_FILE
+    forged = f"printf '#%.0s' {{1..{shell_module.STATE_KIB_MAX * 2**10}}} >{file}"
+    assert (
+        await shell.shell(f"{forged}; printf '\\n# agentrl-1\\n' >>{file}; exec true") == TOO_LARGE
+    )
+    assert await shell.shell("echo alive") == "alive"
+
+
+@pytest.mark.namespaces
 async def test_deleting_every_file_costs_no_state(shell: Shell) -> None:
     await shell.shell("v=1; touch x")
     await shell.shell("rm -rf .[!.]* *")
