@@ -41,12 +41,19 @@ async def judge_with(
     """Run a checker's program over artefacts and return what it found.
 
     Only a whole verdict counts: a program that ends in any other way than by writing one, `exit(0)`
-    included, is broken, and raises `EnvError`; a broken checker is nobody's score. `SandboxError`
-    when no session could be had.
+    included, is broken, and raises `EnvError`; a broken checker is nobody's score. Artefacts that
+    do not fit in its session pass no test. `SandboxError` when no session could be had.
     """
     session = await open_session()
     try:
-        await _write_files(session, checker, artefacts)
+        await _write_files(session, checker)
+        try:
+            for file in artefacts.files:
+                await session.write(f"artefacts/{file.path}", file.data)
+        except OSError as error:
+            why = f"the artefacts do not fit in the checker's session: {error}"
+            missing = (TestResult(id=name, status="missing", error=why) for name in checker.tests)
+            return GradeReport(tests=tuple(missing), artefacts=artefacts.manifest())
         ran = await session.exec(checker.program, timeout_s=checker.timeout_s)
         if not ran.ok:
             raise EnvError(f"the checker's program failed ({ran.status}): {ran.error}")
@@ -64,11 +71,12 @@ async def judge_with(
     return GradeReport(tests=results, artefacts=artefacts.manifest())
 
 
-async def _write_files(session: Sandbox, checker: ArtefactChecker, artefacts: ArtefactSet) -> None:
+async def _write_files(session: Sandbox, checker: ArtefactChecker) -> None:
     for path, data in checker.files.items():
-        await session.write(f"checker/{path}", data)
-    for file in artefacts.files:
-        await session.write(f"artefacts/{file.path}", file.data)
+        try:
+            await session.write(f"checker/{path}", data)
+        except OSError as error:
+            raise EnvError(f"the checker's files do not fit in its session: {error}") from error
 
 
 def _check_verdict(found: Any, tests: Sequence[str]) -> dict[str, str]:

@@ -710,6 +710,23 @@ async def test_only_a_whole_verdict_counts(ending: str, fresh: OpenSession) -> N
         await judge_with(broken, report(b"a"), open_session=fresh)
 
 
+@pytest.mark.namespaces
+async def test_artefacts_that_do_not_fit_in_the_checkers_session_pass_nothing(
+    fresh: OpenSession,
+) -> None:
+    """Kills: an `OSError` in the trainer, for directories as deep as an episode may have them."""
+    deep = report(b"a b c", **{"d/" * 255 + "f": b""})
+    grade = await judge_with(COUNT, deep, open_session=fresh)
+    assert [(test.id, test.status) for test in grade.tests] == [
+        ("rows", "missing"),
+        ("short", "missing"),
+    ]
+    assert "do not fit in the checker's session" in grade.tests[0].error
+    wide = ArtefactChecker(program=COUNT.program, tests=COUNT.tests, files={"../x": b""})
+    with pytest.raises(EnvError, match=r"the checker's files .* '?checker/\.\./x"):
+        await judge_with(wide, report(b"a"), open_session=fresh)
+
+
 async def test_a_checker_without_a_sandbox_is_nobodys_grade() -> None:
     pool = InMemorySandboxPool({COUNT.program: ExecResult(status="ok")})
     with pytest.raises(EnvError, match=r"wrote no verdict\.json"):
