@@ -67,13 +67,20 @@ def explain_excess(root: str, limit_bytes: int) -> str | None:
 
 def _split_path(path: str) -> list[str]:
     parts = [part for part in path.split("/") if part not in ("", ".")]
-    if path.startswith("/") or ".." in parts or "\0" in path or not parts:
+    if path.startswith("/") or ".." in parts or not parts or not _can_be_named(path):
         raise PermissionError(
             f"{path!r} is not a path below the session directory; give a relative path without .."
         )
     if len(parts) > DEPTH_MAX:
         raise OSError(f"{path[:100]!r}... is nested deeper than {DEPTH_MAX} directories")
     return parts
+
+
+def _can_be_named(path: str) -> bool:
+    try:
+        return b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:  # half of a surrogate pair that stands for no byte
+        return False
 
 
 def _open_below(root: str, path: str, flags: int, *, make: bool = False) -> int:
