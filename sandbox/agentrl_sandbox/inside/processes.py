@@ -120,6 +120,15 @@ def wait_end(pid: int, pidfd: int) -> tuple[int | None, struct_rusage | None]:
     return (status, usage) if child_pid else (None, None)
 
 
+def find_dead_child() -> int:
+    """Return a child that has ended and still has to be waited for, 0 where there is none."""
+    try:
+        status = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return 0
+    return 0 if status is None else status.si_pid
+
+
 def end_strays(known: Collection[int], worlds: Collection[int] | None = None) -> None:
     """Kill and reap our children that are not `known`, until none is left.
 

@@ -108,6 +108,7 @@ class SessionInit:
         self._spawn(0, first, {}, b"")
         while True:
             ready = self._selector.select(self._wait_s())
+            self._reap_orphans()
             # Listeners last: a copy greets first, and may ask for something only after that.
             ready.sort(key=lambda r: isinstance(r[0].fileobj, SyscallListener))
             for key, events in ready:
@@ -115,6 +116,11 @@ class SessionInit:
                 if self._selector.get_map().get(key.fd) is key:
                     key.data(events)
             self._expire()
+
+    def _reap_orphans(self) -> None:
+        """Wait for what was left behind and has ended: the kernel counts it until then."""
+        while (pid := processes.find_dead_child()) and pid not in self._list_known():
+            os.waitpid(pid, os.WNOHANG)
 
     # -- time ---------------------------------------------------------------------------------
 

@@ -86,6 +86,15 @@ while True: time.sleep(1)
     assert await usable(session)
 
 
+async def test_processes_that_have_ended_are_no_processes(session: SandboxSession) -> None:
+    """Kills: what commands leave in the background, counted after its end: 16 of them, and no
+    command could start another one."""
+    for _ in range(LIMITS.processes + 4):
+        result = await session.run(["sh", "-c", "(exec sleep 0.01 &); exec echo done"])
+        assert (result.status, result.stdout, result.stderr) == ("ok", "done\n", "")
+        await asyncio.sleep(0.05)
+
+
 async def test_what_was_printed_before_the_deadline_is_kept(session: SandboxSession) -> None:
     for timeout_s in LONGER_S:
         result = await session.exec("print('so far')\nwhile True: pass", timeout_s=timeout_s)
