@@ -2,6 +2,7 @@
 
 import ast
 import errno
+import io
 import linecache
 import os
 import resource
@@ -29,7 +30,7 @@ class CellOutcome(NamedTuple):
 def run(code: str, namespace: dict[str, Any], *, number: int, value_bytes_max: int) -> CellOutcome:
     """Run a cell in `namespace`; whatever it raises, `SystemExit` too, is an outcome."""
     name = f"<cell {number}>"
-    lines = [f"{line}\n" for line in code.splitlines()]
+    lines = list(io.StringIO(code, newline=None))  # which end where Python's own do
     linecache.cache[name] = (len(code), None, lines, name)
     try:
         body, last = _compile(code, name)

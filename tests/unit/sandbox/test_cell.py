@@ -49,3 +49,13 @@ def test_of_two_errors_the_first_is_said() -> None:
     assert outcome.error is not None
     assert "'return' outside function" in outcome.error
     assert pieces == 0
+
+
+@pytest.mark.parametrize(
+    "before", ["x = 'a\u2028b\x85c'", "x = 1\x0c", "x = 1\r", "x = 1\r\nx = 2"]
+)
+def test_an_error_shows_the_line_that_raised(before: str) -> None:
+    """Kills: lines that end where Python's own do not, as at a form feed."""
+    outcome, _ = _run_and_count(f"{before}\n1 / 0  # here\nx")
+    assert outcome.error is not None
+    assert "\n    1 / 0  # here\n" in outcome.error
