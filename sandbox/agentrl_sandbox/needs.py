@@ -60,4 +60,9 @@ def explain_trial_error(error: OSError | subprocess.SubprocessError) -> str:
     if isinstance(error, subprocess.CalledProcessError):
         stderr = error.stderr.decode(errors="replace").strip()
         return stderr or f"the trial ended with exit code {error.returncode}"
+    if isinstance(error, subprocess.TimeoutExpired):
+        return (
+            f"the trial took more than {error.timeout:g} s, so the machine is busy; try again when "
+            "it is not"
+        )
     return str(error)
