@@ -140,7 +140,8 @@ _gather: Any = _Gather.apply
 def check_heads(config: PretrainedConfig, ranks: int) -> None:
     """Raise `ConfigError` where so many ranks cannot divide the heads of a model."""
     text = config.get_text_config()
-    heads = text.num_attention_heads
-    kv_heads = getattr(text, "num_key_value_heads", None) or heads
-    if fault := find_head_fault(ranks, heads=heads, kv_heads=kv_heads):
-        raise ConfigError(fault)
+    for layer in getattr(text, "per_layer_config", None) or (text,):
+        heads = layer.num_attention_heads
+        kv_heads = getattr(layer, "num_key_value_heads", None) or heads
+        if fault := find_head_fault(ranks, heads=heads, kv_heads=kv_heads):
+            raise ConfigError(fault)

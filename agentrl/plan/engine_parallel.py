@@ -10,6 +10,7 @@ which are split over all of them.
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from math import ceil, prod
 
 from agentrl.config.run import RunConfig
@@ -69,13 +70,13 @@ class EngineShard:
     experts: tuple[int, int]
     """Number of experts of a layer in the whole model, and of those a token meets."""
     layers: int
-    kv_width: int
-    """Numbers that one token has in the KV cache of one layer."""
+    cache_width: int
+    """Numbers that one token has in the KV cache of all its layers."""
     hidden_size: int
 
     def kv_bytes_per_token(self, dtype: str) -> int:
         """Return the bytes of the KV cache for one token, on this GPU."""
-        return self.layers * self.kv_width * BYTES[dtype]
+        return self.cache_width * BYTES[dtype]
 
     def touched_parameters(self, tokens: float) -> float:
         """Return the parameters that so many tokens of a data-parallel rank meet, experts drawn
@@ -143,14 +144,13 @@ def _find_device_faults(parallelism: EngineParallelism, machine: MachineSpec) ->
 
 def _find_size_faults(parallelism: EngineParallelism, shape: ModelShape) -> Iterator[str]:
     tensor, config = parallelism.tensor, shape.config
-    heads = config.num_attention_heads
+    heads, kv_heads = shape.heads
     if heads % tensor:
         yield (
             f"{OPTIONS}.tensor_parallel_size is {tensor}, which does not divide the {heads} "
             f"attention heads of {shape.name}; set it to {_name_divisors(heads)}"
         )
         return
-    kv_heads = getattr(config, "num_key_value_heads", None) or heads
     if max(kv_heads, tensor) % min(kv_heads, tensor) and shape.latent_width is None:
         yield (
             f"{OPTIONS}.tensor_parallel_size is {tensor}, and {shape.name} has {kv_heads} "
@@ -208,7 +208,8 @@ def split_layers(layers: int, stages: int) -> list[int]:
 
 def shard_engine(shape: ModelShape, parallelism: EngineParallelism) -> EngineShard:
     """Return the part of a model on one GPU of an engine. Its parameters are those of the pipeline
-    stage with the most of them, its layers those of the stage with the most layers.
+    stage with the most of them, its layers those of the stage with the most layers, its cache that
+    of the stage with the widest.
 
     `check_parallelism` comes before: sizes that do not divide are rounded up.
     """
@@ -221,13 +222,14 @@ def shard_engine(shape: ModelShape, parallelism: EngineParallelism) -> EngineSha
             numbers[stage] += count
             expert_numbers[stage] += count if ".experts." in name else 0
     largest = max(range(stages), key=numbers.__getitem__)
+    widths = iter(shape.kv_widths(parallelism.tensor))
     return EngineShard(
         parallelism=parallelism,
         parameters=numbers[largest],
         expert_parameters=expert_numbers[largest],
         experts=shape.experts,
         layers=max(counts),
-        kv_width=shape.kv_width(parallelism.tensor),
+        cache_width=max(sum(islice(widths, count)) for count in counts),
         hidden_size=shape.config.hidden_size,
     )
 

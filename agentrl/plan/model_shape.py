@@ -1,7 +1,7 @@
 """Shapes of models, published or in a folder: enough to plan with, without weights or a network."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -92,6 +92,9 @@ MOST_LAYERS = 1024
 
 BYTES = {"float32": 4, "bfloat16": 2}
 
+STATES = ("linear_attention", "mamba", "conv", "moe", "mlp")
+"""Types of layers without keys and values: their state, if any, is as large for every context."""
+
 
 @dataclass(frozen=True)
 class ModelShape:
@@ -130,7 +133,9 @@ class ModelShape:
             return 1, 1
         names = ("num_experts", "num_local_experts", "n_routed_experts")
         count = next((getattr(self.config, n) for n in names if hasattr(self.config, n)), 1)
-        return count, min(count, getattr(self.config, "num_experts_per_tok", count))
+        names = ("num_experts_per_tok", "top_k_experts")
+        met = next((getattr(self.config, n) for n in names if hasattr(self.config, n)), count)
+        return count, min(count, met)
 
     @property
     def active_parameters(self) -> int:
@@ -138,11 +143,17 @@ class ModelShape:
         count, met = self.experts
         return self.parameters - self.expert_parameters * (count - met) // count
 
+    @cached_property
+    def layers(self) -> Sequence[PreTrainedConfig]:
+        """The config of each layer: the model's, but for sizes that differ between layers."""
+        own = getattr(self.config, "per_layer_config", None)
+        return tuple(own) if own else (self.config,) * self.config.num_hidden_layers
+
     @property
     def heads(self) -> tuple[int, int]:
-        """Return the number of attention heads of a layer, and of its key-value heads."""
-        heads = self.config.num_attention_heads
-        return heads, getattr(self.config, "num_key_value_heads", None) or heads
+        """Return the number of attention heads of a layer, and of its key-value heads; those of
+        the layer with the fewest."""
+        return min(map(_count_heads, self.layers))
 
     @property
     def latent_width(self) -> int | None:
@@ -150,14 +161,34 @@ class ModelShape:
         rank = getattr(self.config, "kv_lora_rank", None)
         return None if rank is None else rank + self.config.qk_rope_head_dim
 
-    def kv_width(self, tensor: int = 1) -> int:
-        """Return the numbers that a layer's KV cache has for one token, on one of so many
-        tensor-parallel ranks: each has at least one head."""
+    def kv_widths(self, tensor: int = 1) -> list[int]:
+        """Return the numbers that each layer's KV cache has for one token, on one of so many
+        tensor-parallel ranks: each has at least one head.
+
+        0 for a layer that keeps a state instead, or reads the keys of another one.
+        """
+        kinds = getattr(self.config, "layer_types", None) or [""] * len(self.layers)
+        modes = getattr(self.config, "kv_sharing_modes", None) or [None] * len(self.layers)
+        return [
+            0 if kind in STATES or mode == "reuse" else self._kv_width(layer, tensor)
+            for layer, kind, mode in zip(self.layers, kinds, modes, strict=True)
+        ]
+
+    def _kv_width(self, layer: PreTrainedConfig, tensor: int) -> int:
         if self.latent_width is not None:
             return self.latent_width
-        heads, kv_heads = self.heads
-        head_dim = getattr(self.config, "head_dim", None) or self.config.hidden_size // heads
-        return 2 * max(1, kv_heads // tensor) * head_dim
+        _, kv_heads = _count_heads(layer)
+        return 2 * max(1, kv_heads // tensor) * head_width(layer)
+
+
+def _count_heads(layer: PreTrainedConfig) -> tuple[int, int]:
+    heads = layer.num_attention_heads
+    return heads, getattr(layer, "num_key_value_heads", None) or heads
+
+
+def head_width(layer: PreTrainedConfig) -> int:
+    """Return the width of an attention head."""
+    return getattr(layer, "head_dim", None) or layer.hidden_size // layer.num_attention_heads
 
 
 def find_shape(config: RunConfig) -> ModelShape:

@@ -110,6 +110,15 @@ class OpTrace:
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
 
 
+def _compute(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the fake result of an operation. Grouped products compute in any type, and torch has
+    fake ones in bfloat16 alone."""
+    if func is not _aten._grouped_mm.default or args[0].dtype == torch.bfloat16:
+        return func(*args, **kwargs)
+    rounded = (x.bfloat16() if isinstance(x, Tensor) and x.is_floating_point() else x for x in args)
+    return func(*rounded, **kwargs).to(args[0].dtype)
+
+
 @contextmanager
 def trace_ops() -> Generator[OpTrace]:
     """Trace every operation of the block; tensors that it makes are fake."""
@@ -147,7 +156,7 @@ class _Recorder(TorchDispatchMode):
     ) -> Any:
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented  # the operations on its shards come here
-        result = func(*args, **(kwargs or {}))
+        result = _compute(func, args, kwargs or {})
         outputs = [x for x in tree_leaves(result) if isinstance(x, Tensor)]
         new_bytes = sum(self._allocate(x) for x in outputs if not isinstance(x, DTensor))
         name = str(func._overloadpacket)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from agentrl.config.check import cross_check
 from agentrl.config.learn import LearnSection
 from agentrl.config.learning.conflicts import find_head_fault
 from agentrl.config.run import RunConfig
@@ -18,7 +19,7 @@ from agentrl.metrics.latency_trace import LatencyTrace
 from agentrl.models.context_length import find_context_fault, find_context_limit, is_refused
 from agentrl.plan.engine_parallel import check_parallelism, list_tensor_sizes, read_parallelism
 from agentrl.plan.machine import THIS, DeviceSpec, MachineSpec
-from agentrl.plan.model_shape import BYTES, ModelShape
+from agentrl.plan.model_shape import BYTES, ModelShape, head_width
 from agentrl.plan.rollout import COLLECTIVE_S, RolloutCost, plan_rollout, sleeps
 from agentrl.plan.schedule import ModeForecast, fit_trace, forecast_modes, mean_tokens
 from agentrl.plan.training import (
@@ -345,13 +346,11 @@ def exchange_s(config: RunConfig, shape: ModelShape, machine: MachineSpec, *, pl
     ranks = config.learn.devices.context_parallel
     if ranks == 1:
         return 0.0
-    heads, _ = shape.heads
-    head_dim = getattr(shape.config, "head_dim", None) or shape.config.hidden_size // heads
     # Queries and outputs, keys and values.
-    width = 2 * heads * head_dim + shape.kv_width()
-    layers = int(shape.config.num_hidden_layers)
-    moved = layers * places / ranks * width * BYTES[config.learn.precision] * (ranks - 1) / ranks
-    return moved / _link_bytes_per_s(machine, ranks) + 4 * layers * COLLECTIVE_S
+    queries = sum(2 * one.num_attention_heads * head_width(one) for one in shape.layers)
+    width = queries + sum(shape.kv_widths())
+    moved = places / ranks * width * BYTES[config.learn.precision] * (ranks - 1) / ranks
+    return moved / _link_bytes_per_s(machine, ranks) + 4 * len(shape.layers) * COLLECTIVE_S
 
 
 def _link_bytes_per_s(machine: MachineSpec, ranks: int) -> float:
@@ -418,12 +417,16 @@ def suggest_changes(
     """Return values, by config key, with which a run fits; None where nothing tried is enough.
 
     They are added one after the other, the least costly first, and a rank is traced with each.
+    Those that the config's other keys do not allow are left out.
     """
     changes: dict[str, Any] = {}
     traced: tuple[object, TrainingCost] | None = None
     for key, value in _candidates(config, shape, machine):
+        changed = change_config(config, {**changes, key: value})
+        if cross_check(changed):
+            continue
         changes[key] = value
-        changed = _held_on(machine, change_config(config, changes))
+        changed = _held_on(machine, changed)
         fitted = fit_trace(trace, changed)
         trained = (changed.learn, changed.policy, changed.engine.context_tokens)
         if traced is None or traced[0] != trained:

@@ -12,6 +12,7 @@ Mutations that were seen to fail here:
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -117,6 +118,17 @@ def test_pipeline_stages_of_70b(llama: ModelShape) -> None:
     assert data.parameters == llama.parameters
 
 
+def test_the_widest_cache_of_a_stage_is_that_of_its_layers_with_keys(tmp_path: Path) -> None:
+    kinds = ["linear_attention"] * 3 + ["full_attention"] * 2
+    fields = {"model_type": "qwen3_next", "num_hidden_layers": 5, "layer_types": kinds}
+    sizes = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "num_experts": 4}
+    (tmp_path / "config.json").write_text(json.dumps(fields | sizes), encoding="utf-8")
+    shape = shape_at(str(tmp_path))
+    assert shard_engine(shape, EngineParallelism()).kv_bytes_per_token("bfloat16") == 2 * 2 * 32
+    stages = shard_engine(shape, EngineParallelism(pipeline=2))
+    assert (stages.layers, stages.cache_width) == (3, 2 * 32)  # the second of 3 and 2 layers
+
+
 def test_a_tied_head_is_in_the_first_and_the_last_stage() -> None:
     shape = shape_at("Qwen3-0.6B")
     whole = shard_engine(shape, EngineParallelism()).parameters
@@ -162,7 +174,7 @@ def test_experts_are_split_over_tensor_and_data_parallel_ranks(
     layer = 2 * 4096 * 2048 // tensor + 2 * own * 128 * 2048 + 128 * 2048 + 2 * 2048 + 2 * 128
     rest = 48 * layer + 2 * 151936 * 2048 // tensor + 2048
     assert shard.parameters - shard.expert_parameters == rest
-    assert shard.kv_width == 2 * own * 128
+    assert shard.cache_width == 48 * 2 * own * 128
 
 
 def test_whole_experts_and_rows_of_the_vocabulary_are_rounded_up() -> None:

@@ -9,16 +9,20 @@ Mutations that were seen to fail here:
 - weights by ipc that are read and not written, or between devices: the path of a shared GPU.
 """
 
+import json
 import math
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from transformers import DynamicCache
 
+from agentrl.config.check import cross_check
 from agentrl.config.learn import LearnSection
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
+from agentrl.learn.context_parallel import check_heads
 from agentrl.learn.layouts import LAYOUTS
 from agentrl.plan.engine_parallel import EngineParallelism, shard_engine
 from agentrl.plan.kernel_time import kernel_s
@@ -110,6 +114,55 @@ def test_a_token_meets_eight_experts_of_128() -> None:
     assert dense.touched_parameters(32) == 4_022_468_096
 
 
+MLA = {"kv_lora_rank": 8, "q_lora_rank": 8, "qk_rope_head_dim": 4, "num_key_value_heads": 4}
+GEMMA4 = {
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "global_head_dim": 16,
+    "num_global_key_value_heads": 1,
+    "attention_k_eq_v": True,
+    "hidden_size_per_layer_input": 8,
+    "vocab_size_per_layer_input": 32,
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        ("qwen3", {}),
+        ("gemma4_text", GEMMA4),
+        ("gemma4_text", GEMMA4 | {"num_kv_shared_layers": 2}),
+        ("deepseek_v2", MLA | {"first_k_dense_replace": 4}),
+        ("lfm2", {"layer_types": ["conv", "conv", "full_attention", "conv"]}),
+        ("qwen3_5_text", {"linear_num_key_heads": 2, "linear_num_value_heads": 2}),
+    ],
+)
+def test_a_token_has_as_much_cache_as_transformers_gives_it(
+    tmp_path: Any, kind: str, fields: dict[str, Any]
+) -> None:
+    sizes = {"vocab_size": 32, "hidden_size": 32, "intermediate_size": 32, "head_dim": 8}
+    heads = {"num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2}
+    config = {"model_type": kind, **sizes, **heads, "pad_token_id": 0, **fields}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    shape = shape_at(str(tmp_path))
+    model = shape.make()
+    cache = DynamicCache(config=model.config)
+    model(input_ids=torch.ones(1, 5, dtype=torch.long), past_key_values=cache)
+    parts = [getattr(layer, name, None) for layer in cache.layers for name in ("keys", "values")]
+    held = sum(part.numel() for part in parts if part is not None)
+    assert 5 * sum(shape.kv_widths()) == held
+    check_heads(model.config, 1)
+
+
+def test_experts_of_gemma_4_are_met_by_the_number_in_its_config(tmp_path: Any) -> None:
+    experts = {"num_experts": 8, "top_k_experts": 2, "moe_intermediate_size": 16}
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "vocab_size": 32}
+    config = {"model_type": "gemma4_text", **sizes, **experts, "enable_moe_block": True}
+    (tmp_path / "config.json").write_text(json.dumps(config | {"pad_token_id": 0}))
+    shape = shape_at(str(tmp_path))
+    assert shape.experts == (8, 2)
+    assert shape.parameters - shape.active_parameters == 2 * 6 * 3 * 32 * 16
+
+
 def test_a_folder_is_planned_by_its_config_alone(tmp_path: Any) -> None:
     shape_at("Qwen3-0.6B").model.config.save_pretrained(tmp_path)
     assert shape_at(str(tmp_path)).parameters == 596_049_920
@@ -138,6 +191,7 @@ def test_an_unknown_model_is_refused_with_the_known_ones(tmp_path: Any) -> None:
     [
         ('{"model_type": "t5"}', "a t5 of this config.json cannot be made"),
         ('{"model_type": "qwen3", "num_attention_heads": 0}', "a qwen3 of this config.json"),
+        ('{"model_type": "qwen3", "pad_token_id": 151936}', "made: AssertionError: Padding_idx"),
         ('{"model_type": "mamba", "num_hidden_layers": 1}', "a mamba of this config.json"),
         ('{"model_type": "qwen3", "num_hidden_layers": "2"}', "StrictDataclassField.*layers"),
         ('{"model_type": "qwen3", "dtype": "float17"}', "AttributeError: .*'float17'"),
@@ -156,7 +210,7 @@ def test_a_config_that_is_no_language_model_is_refused(
 ) -> None:
     (tmp_path / "config.json").write_text(config)
     with pytest.raises(ConfigError, match=message):
-        shape_at(str(tmp_path)).kv_width()
+        shape_at(str(tmp_path)).kv_widths()
 
 
 # Machines
@@ -302,6 +356,27 @@ def test_attention_is_counted_forward_and_backward() -> None:
         attention(one, two, three, is_causal=True).sum().backward()
     pair = 2 * 2 * 64 * 64 * 16  # one product of all pairs, in both heads
     assert trace.flops == (2 * pair + 5 * pair) // 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_products_of_experts_are_traced_in_any_type(dtype: torch.dtype) -> None:
+    rows, width, wide, experts = 32, 16, 64, 4
+    with trace_ops() as trace:
+        inputs = torch.zeros(rows, width, dtype=dtype, requires_grad=True)
+        weights = torch.zeros(experts, width, wide, dtype=dtype, requires_grad=True)
+        ends = torch.zeros(experts, dtype=torch.int32)
+        trace.restart()
+        out = torch.nn.functional.grouped_mm(inputs, weights, offs=ends)
+        assert out.dtype == dtype
+        assert trace.flops == 2 * rows * width * wide
+        out.square().sum().backward()
+        assert weights.grad is not None
+        assert (weights.grad.dtype, weights.grad.shape) == (dtype, weights.shape)
+    assert trace.flops == 3 * 2 * rows * width * wide
+    products = [kernel for kernel in trace.kernels if "grouped" in kernel.name]
+    sizes = {rows * wide, rows * width, experts * width * wide}
+    assert {kernel.new_bytes // dtype.itemsize for kernel in products} == sizes
+    assert {kernel.is_float32 for kernel in products} == {dtype == torch.float32}
 
 
 # Training
@@ -659,6 +734,17 @@ def test_lines_that_make_a_run_fit_do_make_it_fit() -> None:
     assert changes is not None
     assert next(iter(changes)) == "policy.dtype"
     assert plan(change_config(config, changes), "1xRTX4090").faults == ()
+
+
+def test_lines_that_the_config_does_not_allow_are_left_out() -> None:
+    engine = {"slots": 2, "context_tokens": 2048, "addresses": ["here:1"], "key_file": "key"}
+    config = change_config(large(learn__proximal={"name": "snapshot"}), {"engine": engine})
+    machine = find_machine("8xRTX4090")
+    machine = replace(machine, device=replace(machine.device, memory_bytes=9 * GIB))
+    changes = suggest_changes(config, find_shape(config), machine, TRACE)
+    assert changes is not None
+    assert list(changes)[-2:] == ["learn.micro_batch_tokens", "learn.offload"]
+    assert cross_check(change_config(config, changes)) == []
 
 
 def test_a_server_beside_a_rank_could_sleep() -> None:
