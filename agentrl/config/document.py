@@ -150,13 +150,27 @@ _Loader.add_constructor("tag:yaml.org,2002:str", _construct_str)
 
 
 def parse_value(text: str) -> Any:
-    """Return one YAML value; raises `ConfigError` for text that is none."""
+    """Return one YAML value; raises `ConfigError` for text that is none, or that no config file may
+    hold."""
+    loader: _Loader | None = None
+    walk = _Walk("line")
     try:
-        return yaml.load(text, _Loader)
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        walk.record(node)
+        value = loader.construct_document(node)
     except yaml.YAMLError as error:
         raise ConfigError(
             f"{text!r} is not a YAML value: {_reason(error)}; put it in quotes if it is text"
         ) from error
+    finally:
+        if loader is not None:
+            loader.dispose()
+    if walk.problems:
+        raise ConfigError("; ".join(problem.text for problem in walk.problems))
+    return value
 
 
 def dump(values: Mapping[str, Any]) -> str:
@@ -179,12 +193,7 @@ def read(path: Path) -> ConfigDocument:
                 f"{path}: expected a mapping of keys at the top level, got {_kind(node)}"
             )
         walk = _Walk(path)
-        if (count := walk.count_nodes(node, ())) > MOST_NODES:
-            raise ConfigError(
-                f"{path}: with anchors expanded it has {count} keys and values, and a config may "
-                f"have at most {MOST_NODES}; remove some, or remove repeated anchors"
-            )
-        walk.record_mapping(node, ())
+        walk.record(node)
         values: dict[str, Any] = loader.construct_document(node)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
@@ -199,24 +208,43 @@ def read(path: Path) -> ConfigDocument:
 
 
 class _Walk:
-    """Goes through the nodes of one file: where each key stands, and what YAML lets pass."""
+    """Goes through the nodes of one file, or one value: where each key stands, and what YAML lets
+    pass."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | str) -> None:
         self.path = path
         self.origins: dict[KeyPath, str] = {}
         self.problems: list[ConfigProblem] = []
-        self._counts: dict[int, int] = {}
+        self._sizes: dict[int, tuple[int, int]] = {}
 
-    def count_nodes(self, node: yaml.Node, above: tuple[int, ...]) -> int:
-        """Count nodes, anchors written out and long texts as several; `ConfigError` for a cycle."""
+    def record(self, node: yaml.Node) -> None:
+        """Record the keys of a node; `ConfigError` for one too large, or that refers to itself."""
+        count, levels = self.measure_node(node, ())
+        if count > MOST_NODES:
+            raise ConfigError(
+                f"{self.path}: with anchors expanded it has {count} keys and values, and a config "
+                f"may have at most {MOST_NODES}; remove some, or remove repeated anchors"
+            )
+        if levels > MOST_LEVELS + 1:
+            raise ConfigError(
+                f"{self.path}: with anchors expanded it has {levels - 1} levels of nesting, and a "
+                f"config may have at most {MOST_LEVELS}; remove some, or remove repeated anchors"
+            )
+        self.record_node(node, ())
+
+    def measure_node(self, node: yaml.Node, above: tuple[int, ...]) -> tuple[int, int]:
+        """Return the numbers of nodes and of levels, anchors written out and long texts as several
+        nodes; `ConfigError` for a cycle."""
         if id(node) in above:
             line = node.start_mark.line + 1
             raise ConfigError(f"{self.path}:{line}: the anchor refers to itself; expand it by hand")
-        if id(node) not in self._counts:
-            inner = (self.count_nodes(child, (*above, id(node))) for _, child in _children(node))
+        if id(node) not in self._sizes:
+            path = (*above, id(node))
+            inner = [self.measure_node(child, path) for _, child in _children(node)]
             text = node.value if isinstance(node, yaml.ScalarNode) else ""
-            self._counts[id(node)] = 1 + len(text) // NODE_CHARACTERS + sum(inner)
-        return self._counts[id(node)]
+            count = 1 + len(text) // NODE_CHARACTERS + sum(nodes for nodes, _ in inner)
+            self._sizes[id(node)] = count, 1 + max((levels for _, levels in inner), default=0)
+        return self._sizes[id(node)]
 
     def record_mapping(self, node: yaml.MappingNode, above: KeyPath) -> None:
         lines: dict[str, int] = {}

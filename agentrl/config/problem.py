@@ -4,12 +4,12 @@ import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import NoneType
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from agentrl.config.document import ConfigDocument, ConfigProblem
+from agentrl.config.document import FLOAT, INT, ConfigDocument, ConfigProblem
 from agentrl.config.field_names import find_hints
 from agentrl.config.schema import (
     ConfigKey,
@@ -74,6 +74,9 @@ def problems_of(
             # An item of a list of fixed length: what is wrong is the length of the list.
             place = _locate(loc[:-1], root)
             text = _describe_wrong_value(place, details["input"])
+        elif loc[-1] == "[key]":
+            names = get_args(_locate(loc[:-2], root).annotation)[0]
+            text = f"{place.dotted} is not a key; expected {describe_values(names)}"
         else:
             text = _describe(details, place, root)
         tag = ("name",) if details["type"].startswith("union_tag") else ()
@@ -179,19 +182,12 @@ def _suggest(value: object, annotation: object, *, required: bool) -> str:
         return "; write true"
     if takes(annotation, bool) and str(value).lower() in {"no", "off", "0"}:
         return "; write false"
-    if isinstance(value, str) and _is_number(value) and not takes(annotation, str):
+    is_number = isinstance(value, str) and (INT.fullmatch(value) or FLOAT.fullmatch(value))
+    if is_number and not takes(annotation, str):
         return "; write it without quotes"
     if value is None and not takes(annotation, NoneType) and not required:
         return "; remove the key to use its default"
     return ""
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _find_elsewhere(name: str, root: type[ConfigSection], *, cutoff: float) -> list[str]:

@@ -4,8 +4,9 @@ import math
 import os
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from annotated_types import Ge, Le
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator
 
 from agentrl.config.branching import BranchingSection
@@ -303,7 +304,7 @@ class AlarmsSection(ConfigSection):
     """Number of latest attempts over which rates are computed; retries count."""
     min_count: PositiveInt = 50
     """Minimum number of attempts before an alarm can fire."""
-    thresholds: dict[FailureKind, float] = Field(default_factory=dict)
+    thresholds: dict[FailureKind, Annotated[float, Ge(0), Le(1)]] = Field(default_factory=dict)
     """Maximum failure rate by kind: `env`, `request`, `tool`, `sandbox`, `verifier`, `judge`,
     `wording`, `engine`."""
 

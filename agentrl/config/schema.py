@@ -143,7 +143,7 @@ def takes(annotation: object, kind: type) -> bool:
         return takes(get_args(annotation)[0], kind)
     if get_origin(annotation) is Literal:
         return any(type(value) is kind for value in get_args(annotation))
-    return annotation is kind
+    return annotation is kind or get_origin(annotation) is kind
 
 
 def describe_values(annotation: object, metadata: Sequence[object] = ()) -> str:

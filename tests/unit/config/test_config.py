@@ -114,6 +114,10 @@ BOMB = "a0: &a0 [x]\n" + "".join(
     f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 10)}]\n" for n in range(5)
 )
 """Anchors of anchors: five times ten."""
+DEEP = "a0: &a0 [x]\n" + "".join(
+    f"a{n + 1}: &a{n + 1} {'[' * 90}*a{n}{']' * 90}\n" for n in range(30)
+)
+"""Anchors of anchors: thirty times ninety levels."""
 LONG = f"a: &a {'x' * 200_000}\nb: [{', '.join(['*a'] * 600)}]"
 
 
@@ -156,6 +160,11 @@ LONG = f"a: &a {'x' * 200_000}\nb: [{', '.join(['*a'] * 600)}]"
         ("run: &a {x: *a}", "the anchor refers to itself; expand it by hand"),
         (LONG, "x.yaml: with anchors expanded it has"),
         (BOMB, "x.yaml: with anchors expanded it has 234578 keys and values, and a config"),
+        (DEEP, "x.yaml: with anchors expanded it has 2702 levels of nesting, and a config"),
+        ("run: {steps: 010}", 'run.steps is "010", expected a whole number, at least 0 (steps'),
+        ("rollout: {alarms: {thresholds: {tol: 1}}}", "thresholds.tol is not a key; expected one"),
+        ("rollout: {alarms: {thresholds: {env: x}}}", "env is x, expected a number, at least 0"),
+        ("rollout: {alarms: {thresholds: {env: 20}}}", "env is 20, expected a number, at leas"),
         ("run: {steps: 1", "x.yaml:3: not valid YAML"),
         ("run: !!python/object:os.system {}", "x.yaml:2: run is !!python/object:os.system,"),
     ],
@@ -211,6 +220,9 @@ def test_a_file_that_is_no_config_is_refused(tmp_path: Path, content: bytes, say
         ("run.name=\udcff", "override 'run.name=\\udcff' is not valid utf-8; check the bytes"),
         ("run..steps=1", "'run..steps' has an empty part; write a.b=c"),
         ("run.steps=[1", "override run.steps=[1: '[1' is not a YAML value"),
+        ("env.kwargs=&a {x: *a}", "kwargs=&a {x: *a}: line:1: the anchor refers to itself; expand"),
+        ("env.kwargs={x: 1, x: 2}", "env.kwargs={x: 1, x: 2}: x is set twice, first on line 1"),
+        ("env.kwargs={1: 2}", "the key 1 is a number, but keys must be text; put it in quotes"),
         ("env.kwargs.x=!!set {a}", "'!!set {a}' is not a YAML value: !!set, but a config holds"),
         ("run.stepz=1", "override run.stepz=1: run.stepz is not a key; did you mean run.steps?"),
         ("evaluate.k.0=2", "evaluate.k is a list (x.yaml:2), and single items of a list cannot"),
