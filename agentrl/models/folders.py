@@ -45,7 +45,10 @@ CUSTOM_CODE = (
 """Fault of a folder that transformers cannot read without the code in it."""
 MXFP4 = "mxfp4"
 """Quantization in 4 bits of the experts of gpt-oss, as it is published."""
-CONFIG_FAULTS = (ValueError, TypeError, AttributeError, RuntimeError, ArithmeticError, LookupError)
+CONFIG_FAULTS = (
+    *(ValueError, TypeError, AttributeError, RuntimeError, ArithmeticError, LookupError),
+    *(AssertionError, ImportError),
+)
 """Errors with which transformers makes no model of a config.json whose fields it has read."""
 TEXT_SUFFIXES = (".json", ".jinja", ".txt")
 MOST_FAULTS = 3

@@ -35,8 +35,8 @@ def provenance(place: Path | str) -> dict[str, Any]:
         return {"path": str(place), **_weights([path])}
     if not path.is_dir():
         return {"path": str(place)}
-    weights = _weights(sorted(path.glob("*.safetensors")))
-    return {"path": str(place), **read_record(path), **weights}
+    files = sorted(file for file in path.glob("*.safetensors") if file.is_file())
+    return {"path": str(place), **read_record(path), **_weights(files)}
 
 
 def read_record(folder: Path) -> Mapping[str, Any]:

@@ -19,7 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, Qwen3MoeConfig, Qwen3
 
 from agentrl.chat.tokenizer import train_tokenizer
 from agentrl.errors import ConfigError
-from agentrl.models.folders import load_model, load_tokenizer
+from agentrl.models.folders import load_model, load_skeleton, load_tokenizer
 from agentrl.plan.model_shape import shape_at
 
 
@@ -124,6 +124,18 @@ def test_tensors_that_would_begin_as_random_numbers_are_refused(
     damage(tmp_path)
     with pytest.raises(ConfigError, match=rf"policy\.path='.*{problem}"):
         load_model(tmp_path, dtype="float32", device="cpu")
+
+
+@pytest.mark.parametrize(
+    "fields", [{"pad_token_id": 16}, {"_attn_implementation": "flash_attention_2"}]
+)
+def test_a_config_that_makes_no_model_has_no_skeleton(
+    tmp_path: Path, fields: dict[str, Any]
+) -> None:
+    sizes = {"vocab_size": 16, "hidden_size": 16, "num_hidden_layers": 1}
+    config = {"model_type": "qwen3", **sizes, **fields}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    assert load_skeleton(tmp_path) is None
 
 
 @pytest.mark.parametrize("method", ["fp8", "gptq"])

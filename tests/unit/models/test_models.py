@@ -226,6 +226,12 @@ def test_a_large_model_is_recorded_by_its_size(file: Path, monkeypatch: pytest.M
     assert provenance("Qwen/Qwen3-0.6B") == {"path": "Qwen/Qwen3-0.6B"}
 
 
+def test_a_link_to_weights_that_are_gone_is_not_recorded(file: Path, tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(file.read_bytes())
+    (tmp_path / "old.safetensors").symlink_to("gone")
+    assert list(provenance(tmp_path)["sha256"]) == ["model.safetensors"]
+
+
 def test_a_damaged_record_is_told(tmp_path: Path) -> None:
     for text in ("{", "[]"):
         (tmp_path / RECORD).write_text(text)
