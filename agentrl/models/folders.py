@@ -1,6 +1,6 @@
 """Models that are ready to train: small new ones with random weights, or Hugging Face folders."""
 
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -364,9 +364,11 @@ def load_images(path: str | Path, model: PreTrainedModel) -> ImageProcessor | No
 
 
 def _load_weights(kind: Any, path: str | Path, **options: Any) -> Any:
-    """Return a model of a class, every tensor of which is in the files.
+    """Return a model of a class, every tensor of which is in the files, and the files have no more
+    for its layers.
 
-    transformers gives random numbers to those that are not.
+    transformers gives random numbers to those that are not, and leaves out what a layer has no
+    place for: scales of quantised weights, biases.
     """
     model, info = _load_pretrained(
         kind, path, output_loading_info=True, ignore_mismatched_sizes=True, **options
@@ -377,14 +379,27 @@ def _load_weights(kind: Any, path: str | Path, **options: Any) -> Any:
         for name, file_shape, shape in info["mismatched_keys"]
     ]
     if faults:
-        text = "; ".join(sorted(faults)[:MOST_FAULTS])
-        more = f"; and {len(faults) - MOST_FAULTS} more" if len(faults) > MOST_FAULTS else ""
         raise ConfigError(
             f"policy.path={str(path)!r} has not the weights of the {type(model).__name__} that its "
-            f"config.json describes: {text}{more}. They would begin as random numbers; get the "
-            "model again, or correct its config.json"
+            f"config.json describes: {_list_faults(faults)}. They would begin as random numbers; "
+            "get the model again, or correct its config.json"
+        )
+    modules = dict(model.named_modules())
+    layers = {name for name, module in modules.items() if [*module.parameters(recurse=False)]}
+    unused = [name for name in info["unexpected_keys"] if name.rpartition(".")[0] in layers]
+    if unused and "quantization_config" not in options:
+        raise ConfigError(
+            f"policy.path={str(path)!r} has more weights than the layers of the "
+            f"{type(model).__name__} that its config.json describes: {_list_faults(unused)}. "
+            "Without them the others mean something else; correct its config.json, or, if they "
+            "are scales of quantised weights, give the model in bfloat16 that those were made of"
         )
     return model
+
+
+def _list_faults(faults: Collection[str]) -> str:
+    more = f"; and {len(faults) - MOST_FAULTS} more" if len(faults) > MOST_FAULTS else ""
+    return f"{'; '.join(sorted(faults)[:MOST_FAULTS])}{more}"
 
 
 def _load_pretrained(kind: Any, path: str | Path, **options: Any) -> Any:

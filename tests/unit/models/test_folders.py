@@ -127,6 +127,33 @@ def test_tensors_that_would_begin_as_random_numbers_are_refused(
 
 
 @pytest.mark.parametrize(
+    ("name", "tensor"),
+    [
+        ("model.layers.0.self_attn.q_proj.weight_scale", torch.ones(1)),
+        ("model.layers.0.self_attn.k_proj.bias", torch.ones(8)),
+    ],
+)
+def test_tensors_that_layers_have_no_place_for_are_refused(
+    tmp_path: Path, name: str, tensor: Tensor
+) -> None:
+    sizes: dict[str, Any] = {"vocab_size": 16, "hidden_size": 16, "num_hidden_layers": 1, **MOE}
+    sizes |= {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8}
+    Qwen3MoeForCausalLM(Qwen3MoeConfig(**sizes)).save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    # What a layer of transformers had before, or another part of a model, is no fault.
+    older = {
+        "model.layers.0.self_attn.rotary_emb.inv_freq": tensor,
+        "mtp.norm.weight": tensor.clone(),
+    }
+    state = load_file(file)
+    save_file(state | older, file, metadata={"format": "pt"})
+    load_model(tmp_path, dtype="float32", device="cpu")
+    save_file(state | {name: tensor}, file, metadata={"format": "pt"})
+    with pytest.raises(ConfigError, match=rf"more weights than the layers .*describes: {name}\. "):
+        load_model(tmp_path, dtype="float32", device="cpu")
+
+
+@pytest.mark.parametrize(
     "fields", [{"pad_token_id": 16}, {"_attn_implementation": "flash_attention_2"}]
 )
 def test_a_config_that_makes_no_model_has_no_skeleton(
