@@ -134,8 +134,8 @@ class ModelShape:
         names = ("num_experts", "num_local_experts", "n_routed_experts")
         count = next((getattr(self.config, n) for n in names if hasattr(self.config, n)), 1)
         names = ("num_experts_per_tok", "top_k_experts")
-        met = next((getattr(self.config, n) for n in names if hasattr(self.config, n)), count)
-        return count, min(count, met)
+        per_token = next((getattr(self.config, n) for n in names if hasattr(self.config, n)), count)
+        return count, min(count, per_token)
 
     @property
     def active_parameters(self) -> int:
@@ -146,8 +146,8 @@ class ModelShape:
     @cached_property
     def layers(self) -> Sequence[PreTrainedConfig]:
         """The config of each layer: the model's, but for sizes that differ between layers."""
-        own = getattr(self.config, "per_layer_config", None)
-        return tuple(own) if own else (self.config,) * self.config.num_hidden_layers
+        layer_configs = getattr(self.config, "per_layer_config", None)
+        return tuple(layer_configs or (self.config,) * self.config.num_hidden_layers)
 
     @property
     def heads(self) -> tuple[int, int]:
