@@ -168,7 +168,7 @@ class ModelShape:
         0 for a layer that keeps a state instead, or reads the keys of another one.
         """
         kinds = getattr(self.config, "layer_types", None) or [""] * len(self.layers)
-        modes = getattr(self.config, "kv_sharing_modes", None) or [None] * len(self.layers)
+        modes = getattr(self.config, "kv_sharing_modes", None) or [""] * len(self.layers)
         return [
             0 if kind in STATES or mode == "reuse" else self._kv_width(layer, tensor)
             for layer, kind, mode in zip(self.layers, kinds, modes, strict=True)
