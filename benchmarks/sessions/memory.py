@@ -56,7 +56,7 @@ async def _fresh(bench: Benchmark, count: int) -> None:
         ("by the machine", taken / len(live)),
     ):
         all_gib = (base + 1_000 * each) / _GIB
-        bench.row(f"1,000 live sessions, {how}", all_gib, unit="GiB", goal=6, better="lower")
+        bench.row(f"1,000 live sessions, {how}", all_gib, unit="GiB", goal=4, better="lower")
         fit = (8 * _GIB - base) / each
         bench.row(f"live sessions in 8 GiB, {how}", fit, unit="sessions")
     bench.notes.append(
