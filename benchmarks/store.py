@@ -1,4 +1,5 @@
-"""What recording a turn costs, by durability and by tokens. Prints a Markdown table; a minute.
+"""What recording a turn costs, by durability and by tokens, and how many bytes go to the store in a
+second of it. Prints a Markdown table; a minute.
 
     python benchmarks/store.py [--folder DIR]
     python benchmarks/store.py --trajectories 100000 [--read]
@@ -220,7 +221,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory(dir=folder) as place:
             fill(Path(place) / "store", given.trajectories, reads=given.read)
         return
-    print("| durable | sampled tokens | median µs | 99 % µs |\n| --- | ---: | ---: | ---: |")
+    print("| durable | sampled tokens | median µs | 99 % µs | MB/s |")
+    print("| --- | ---: | ---: | ---: | ---: |")
     for durable in MODES:
         for tokens in (64, 256, 2048):
             with (
@@ -228,8 +230,10 @@ def main() -> None:
                 StoreWriter.open(Path(place) / "store", StoreSettings(durable=durable)) as store,
             ):
                 spent = costs_us(store, tokens)
+                files = [file for file in Path(place).rglob("*") if file.is_file()]
+                rate = sum(file.stat().st_size for file in files) / sum(spent)
             slow = quantiles(spent, n=100)[-1]
-            print(f"| {durable} | {tokens} | {median(spent):.0f} | {slow:.0f} |")
+            print(f"| {durable} | {tokens} | {median(spent):.0f} | {slow:.0f} | {rate:.0f} |")
 
 
 if __name__ == "__main__":
