@@ -30,7 +30,7 @@ class CellOutcome(NamedTuple):
 def run(code: str, namespace: dict[str, Any], *, number: int, value_bytes_max: int) -> CellOutcome:
     """Run a cell in `namespace`; whatever it raises, `SystemExit` too, is an outcome."""
     name = f"<cell {number}>"
-    lines = list(io.StringIO(code, newline=None))  # which end where Python's own do
+    lines = list(io.StringIO(f"{code}\n", newline=None))  # which end where Python's own do
     linecache.cache[name] = (len(code), None, lines, name)
     try:
         body, last = _compile(code, name)
