@@ -2,6 +2,7 @@
 
 import math
 import re
+import string
 from collections.abc import Callable, Sequence
 
 from agentrl.message import Message
@@ -71,8 +72,9 @@ def contains_answer(task: Task, messages: Sequence[Message]) -> float:
 def numeric_answer(tolerance: float = 1e-6) -> Callable[[Task, Sequence[Message]], float]:
     """Return a reward function: 1.0 if the answer's last number is near `task.answer`, else 0.0.
 
-    A marked answer (see `exact_answer`) is read before the whole text. The function raises
-    `ValueError` for a task whose answer is no finite number, which fails the trajectory.
+    A marked answer (see `exact_answer`) is read before the whole text. Commas group thousands
+    (1,234,567 or 12,34,567); any other comma ends a number. The function raises `ValueError` for a
+    task whose answer is no finite number, which fails the trajectory.
 
     Args:
         tolerance: Largest absolute difference that is paid.
@@ -87,14 +89,31 @@ def numeric_answer(tolerance: float = 1e-6) -> Callable[[Task, Sequence[Message]
             )
         for answer in answers(messages)[::-1]:
             if numbers := _NUMBER.findall(answer):
-                return float(abs(_read_number(numbers[-1]) - ground_truth) <= tolerance)
+                last = _drop_group_commas(numbers[-1].rstrip(",")).rpartition(",")[2]
+                return float(abs(_read_number(last) - ground_truth) <= tolerance)
         return 0.0
 
     return reward
 
 
 def _read_number(text: str) -> float:
-    return float(text.replace(",", "").replace(_MINUS, "-"))
+    return float(_drop_group_commas(text).replace(_MINUS, "-"))
+
+
+def _drop_group_commas(text: str) -> str:
+    """Return a number without the commas between its groups of digits, and other text as it is.
+
+    The last group has three digits, the first at most three, and those between two or three.
+    """
+    if "," not in text:
+        return text
+    first, *inner, last = text.split(",")
+    is_grouped = (
+        1 <= len(first.lstrip("-+" + _MINUS)) <= 3
+        and all(2 <= len(group) <= 3 for group in inner)
+        and len(last) - len(last.lstrip(string.digits)) == 3
+    )
+    return text.replace(",", "") if is_grouped else text
 
 
 def last_text(messages: Sequence[Message]) -> str:

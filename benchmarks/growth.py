@@ -85,7 +85,7 @@ AXES = (
     Axis(
         name="turns",
         unit="turn",
-        sizes=(8, 32, 128, 512, 2048),
+        sizes=(8, 32, 128, 512, 1024, 2048),
         set_up=long_episodes,
         goal=1.2,
     ),

@@ -163,6 +163,21 @@ def test_a_task_whose_answer_is_no_finite_number_is_refused(answer: str) -> None
 def test_numbers_may_be_grouped() -> None:
     assert numeric_answer()(task("1,234,567"), said("It is 1234567")) == 1.0
     assert numeric_answer()(task(1234567), said("It is 1,234,567.")) == 1.0
+    assert numeric_answer()(task("12,34,567.5"), said("It is 1234567.5")) == 1.0
+
+
+def test_a_comma_that_groups_nothing_ends_a_number() -> None:
+    """Kills: digits read as one number across a comma, which pays 34 for a list of 3 and 4."""
+    assert numeric_answer()(task("34"), said("It is 3,4.")) == 0.0
+    assert numeric_answer()(task("4"), said("x,y = 3,4")) == 1.0
+    assert numeric_answer()(task("1234"), said("12,34")) == 0.0
+    assert numeric_answer()(task("4567"), said("1234,4567")) == 1.0
+    assert numeric_answer()(task("42"), said("It is 42, or so")) == 1.0
+    assert numeric_answer()(task("4e5"), said("3,4e5")) == 1.0
+    assert numeric_answer()(task("-1234.5"), said("\u22121,234.5")) == 1.0
+    assert numeric_answer()(task("5"), said("1" + ",11" * 10**6 + ",5")) == 1.0
+    with pytest.raises(ValueError, match="3,4"):
+        numeric_answer()(task("3,4"), said("34"))
 
 
 @given(st.text(min_size=1).filter(lambda text: text.strip()))
