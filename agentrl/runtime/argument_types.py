@@ -6,13 +6,16 @@ a text or a number. The tool's schema tells which.
 
 from collections.abc import Mapping
 from typing import Any, cast
+from urllib.parse import unquote
 
 from agentrl.runtime.json_limits import JsonLimitError, read_json
 
 _CONSTANTS = {"true": True, "false": False, "null": None, "none": None}
 _DEPTH = 8
 """Levels of alternatives within alternatives that are read."""
+_ALTERNATIVES = ("anyOf", "oneOf", "allOf")
 _KINDS: dict[str, type | tuple[type, ...]] = {
+    "string": str,
     "boolean": bool,
     "integer": int,
     "number": (int, float),
@@ -28,9 +31,14 @@ def type_arguments(arguments: Mapping[str, Any], parameters: Any) -> dict[str, A
     A text becomes the value that it writes where the schema takes that and no text. Everything else
     stays as it is.
     """
-    properties = _as_mapping(_as_mapping(parameters).get("properties"))
+    root = _as_mapping(parameters)
+    properties = {
+        **_as_mapping(_find(root, root.get("$ref")).get("properties")),
+        **_as_mapping(root.get("properties")),
+    }
     return {
-        key: _type_value(value, _types_of(properties.get(key))) for key, value in arguments.items()
+        key: _type_value(value, _types_of(properties.get(key), root, set()))
+        for key, value in arguments.items()
     }
 
 
@@ -56,25 +64,43 @@ def _read_text(text: str) -> Any:
         return text
 
 
-def _types_of(schema: Any, depth: int = 0) -> frozenset[str]:
-    """Return the types that a schema names, those of its alternatives among them."""
+def _types_of(
+    schema: Any, root: Mapping[str, Any], seen: set[str], depth: int = 0
+) -> frozenset[str]:
+    """Return the types that a schema names, those of its alternatives and of what it refers to
+    among them. `seen` are the references that were read."""
     if depth > _DEPTH:
         return frozenset()
     fields = _as_mapping(schema)
-    type_name = fields.get("type")
-    types = {type_name} if isinstance(type_name, str) else set[str]()
+    named = fields.get("type")
+    types = {name for name in (named, *_as_list(named)) if isinstance(name, str)}
     if fields.get("nullable") is True:
         types.add("null")
-    for key in ("type", "anyOf", "oneOf", "enum"):
-        listed = fields.get(key)
-        for one in cast("list[Any]", listed) if isinstance(listed, list) else ():
-            if key == "enum":
-                types |= {"string"} if isinstance(one, str) else set()
-            elif isinstance(one, str):
-                types.add(one)
-            else:
-                types |= _types_of(one, depth + 1)
+    values: list[Any] = [fields["const"]] if "const" in fields else []
+    values += _as_list(fields.get("enum"))
+    types |= {name for value in values for name in _KINDS if _is_kind(value, name)}
+    alternatives = [one for key in _ALTERNATIVES for one in _as_list(fields.get(key))]
+    reference = fields.get("$ref")
+    if isinstance(reference, str) and reference not in seen:
+        seen.add(reference)
+        alternatives.append(_find(root, reference))
+    for one in alternatives:
+        types |= _types_of(one, root, seen, depth + 1)
     return frozenset(types)
+
+
+def _find(root: Mapping[str, Any], reference: Any) -> Mapping[str, Any]:
+    """Return what a reference such as `#/$defs/NAME` leads to; empty where that is not here."""
+    if not isinstance(reference, str) or not reference.startswith("#/"):
+        return {}
+    found = root
+    for key in unquote(reference[2:]).split("/"):
+        found = _as_mapping(found.get(key.replace("~1", "/").replace("~0", "~")))
+    return found
+
+
+def _as_list(value: Any) -> list[Any]:
+    return cast("list[Any]", value) if isinstance(value, list) else []
 
 
 def _as_mapping(value: Any) -> Mapping[str, Any]:

@@ -468,7 +468,22 @@ SCHEMA = {
         "either": {"type": ["string", "integer"]},
         "free": {},
         "limit": {"type": "integer", "nullable": True},
-    }
+        "place": {"$ref": "#/$defs/Place"},
+        "maybe": {"anyOf": [{"$ref": "#/definitions/a~1b%20c"}, {"type": "null"}]},
+        "whole": {"allOf": [{"$ref": "#/$defs/Place"}]},
+        "colour": {"anyOf": [{"$ref": "#/$defs/Colour"}, {"type": "null"}]},
+        "circle": {"$ref": "#/$defs/Circle"},
+        "nowhere": {"anyOf": [{"$ref": "#/$defs/Gone"}, {"$ref": "other.json"}, {"$ref": 5}]},
+        "digit": {"enum": [1, 2]},
+        "only": {"const": 3},
+        "word": {"const": "3"},
+    },
+    "$defs": {
+        "Place": {"type": "object", "properties": {"x": {"type": "integer"}}},
+        "Colour": {"type": "string", "enum": ["none", "red"]},
+        "Circle": {"anyOf": [{"$ref": "#/$defs/Circle"}, {"type": "integer"}] * 40},
+    },
+    "definitions": {"a/b c": {"type": "array"}},
 }
 
 
@@ -492,6 +507,17 @@ SCHEMA = {
         ("unknown", "5", "5"),
         ("limit", "null", None),
         ("limit", "5", 5),
+        ("place", '{"x": 1}', {"x": 1}),
+        ("place", "[1]", "[1]"),
+        ("maybe", "[1]", [1]),
+        ("maybe", "null", None),
+        ("whole", '{"x": 1}', {"x": 1}),
+        ("colour", "none", "none"),
+        ("circle", "5", 5),
+        ("nowhere", "5", "5"),
+        ("digit", "1", 1),
+        ("only", "3", 3),
+        ("word", "3", "3"),
     ],
 )
 def test_arguments_get_the_types_of_the_schema(
@@ -500,6 +526,12 @@ def test_arguments_get_the_types_of_the_schema(
     read = type_arguments({key: given_value}, SCHEMA)[key]
     assert read == typed
     assert type(read) is type(typed)
+
+
+def test_a_schema_that_stands_elsewhere_types_as_well() -> None:
+    schema = {"$ref": "#/definitions/A", "definitions": {"A": SCHEMA}}
+    assert type_arguments({"count": "5", "limit": "x"}, schema) == {"count": 5, "limit": "x"}
+    assert type_arguments({"a": "5"}, {"$ref": "#"}) == {"a": "5"}
 
 
 def test_a_schema_that_is_none_types_nothing() -> None:
