@@ -704,6 +704,9 @@ def test_what_a_config_may_say() -> None:
         env_of(agent=silent, command=["x"])
     with pytest.raises(ConfigError, match="list of words"):
         env_of(command="python agent.py")
+    for key, value in (("command", ["x", 3]), ("pass_env", ["A", None]), ("ignore_fields", [1])):
+        with pytest.raises(ConfigError, match=f"^{key} has .*, which is no text; put it in quotes"):
+            env_of(**{"command": ["x"], key: value})
     for key in ("tasks", "score", "gold"):
         settings: dict[str, Any] = {"tasks": questions, "score": is_right, "agent": silent, key: 5}
         with pytest.raises(ConfigError, match=f"^{key} must be a function or its name.*got 5$"):

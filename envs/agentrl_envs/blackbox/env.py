@@ -62,6 +62,7 @@ class ProgramEnv(BaseEnv, ABC):
         """See `BlackBoxEnv`; nothing is started."""
         if isinstance(ignore_fields, str):
             raise ConfigError(f"ignore_fields must be a list of names, got {ignore_fields!r}")
+        _check_texts("ignore_fields", ignore_fields)
         self._program = program
         self._policy_errors = check_errors(policy_errors or {})
         self._ignored = tuple(ignore_fields)
@@ -250,6 +251,8 @@ class BlackBoxEnv(ProgramEnv):
             )
         if command is not None and (isinstance(command, str) or not command):
             raise ConfigError(f"command must be a list of words, got {command!r}")
+        _check_texts("command", command or ())
+        _check_texts("pass_env", pass_env)
         self._tasks = _resolve("tasks", tasks)
         self._score = _resolve("score", score)
         if gold is not None:
@@ -280,6 +283,12 @@ def _build_observation(question: GatewayRequest) -> Observation:
         return Observation(new, tools=tools, anew=not is_first, request=request)
     is_last = turn == question.desk.turns - 1
     return Observation(new, after=None if is_last else turn, request=question.request)
+
+
+def _check_texts(key: str, values: Sequence[object]) -> None:
+    for value in values:
+        if not isinstance(value, str):
+            raise ConfigError(f"{key} has {value!r:.80}, which is no text; put it in quotes")
 
 
 def _resolve(key: str, named: Any) -> Any:

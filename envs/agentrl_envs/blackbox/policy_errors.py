@@ -64,18 +64,32 @@ class ProgramEnded(EnvError):
 def check_errors(given: PolicyErrors) -> PolicyErrors:
     """Return the known errors and the user's own; `ConfigError` for one that is none."""
     for key, reward in given.items():
+        if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance] - of a config
+            raise ConfigError(
+                f"policy_errors names {key!r}; a key must be text, so write an exit code in "
+                f'quotes: "{key}"'
+            )
         if _KEY.fullmatch(key) is None:
             raise ConfigError(
                 f"policy_errors names {key!r}; a key must be an exception's qualified name "
                 "(package.module.Error), optionally followed by ': ' and the start of its message, "
                 "or an exit code of a command"
             )
-        if isinstance(reward, bool) or not math.isfinite(reward):
+        if not _is_finite(reward):
             raise ConfigError(
-                f"policy_errors assigns {key} the reward {reward!r}, but a reward must be a finite "
-                "number"
+                f"policy_errors assigns {key} the reward {reward!r:.80}, but a reward must be a "
+                "finite number"
             )
     return {**KNOWN, **given}
+
+
+def _is_finite(reward: object) -> bool:
+    if isinstance(reward, bool) or not isinstance(reward, int | float):
+        return False
+    try:
+        return math.isfinite(reward)
+    except OverflowError:
+        return False
 
 
 def find_policy_error(error: BaseException, known: PolicyErrors) -> tuple[str, float] | None:

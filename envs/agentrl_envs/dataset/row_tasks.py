@@ -40,6 +40,8 @@ ROLES: Mapping[str, Role] = {
 }
 """Roles of message lists, those of ShareGPT's form too."""
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
+SPLIT_COLUMN = "split"
+"""Column of a file that has the names of splits, where no other is named."""
 SHOWN_NAMES = 20
 """Names of splits in an error."""
 SUGGEST_ROWS = 1000
@@ -63,7 +65,7 @@ class DataSource:
     split: str | Mapping[str, str] | None = None
     """Name of the only split that is used, or names by split; None uses all rows. A hash of the
     prompt decides where no names do."""
-    split_column: str = "split"
+    split_column: str = SPLIT_COLUMN
     """Column of a file that has the names of splits."""
     heldout_fraction: float = 0.1
     """Share of the rows to hold out, where the hash decides."""
@@ -71,6 +73,17 @@ class DataSource:
     def __post_init__(self) -> None:
         if not isinstance(self.path, str) and self.split is not None:
             raise ConfigError("path has a file for each split, so leave `split` out")
+        if isinstance(self.split, Mapping) and len(set(self.split.values())) < len(SPLITS):
+            raise ConfigError(
+                f"split names {self.split['train']!r} for both splits, so that what is trained on "
+                "would be held out; name two, or only that one: a hash of the prompt divides it"
+            )
+        if self.split is None and self.split_column != SPLIT_COLUMN:
+            raise ConfigError(
+                f"split_column is {self.split_column!r}, but nothing reads it where no names of "
+                "splits are given; name those of a file, split: {train: NAME, heldout: NAME}, or "
+                "leave split_column out"
+            )
         if self.subset is not None and all(map(is_data_file, self.paths)):
             raise ConfigError(
                 f"subset is {self.subset!r}, but {self.paths[0]} is a file, and only a data set of "

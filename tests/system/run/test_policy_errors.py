@@ -125,6 +125,11 @@ def test_what_a_config_may_say() -> None:
         check_errors({"not a name": 0.0})
     with pytest.raises(ConfigError, match=r"assigns mine\.Refused the reward nan, but a reward"):
         check_errors({"mine.Refused": float("nan")})
+    with pytest.raises(ConfigError, match=r'names 3; .* write an exit code in quotes: "3"'):
+        check_errors({3: 0.0})  # pyright: ignore[reportArgumentType]
+    for reward in ("0", None, 10**400):
+        with pytest.raises(ConfigError, match=r"assigns mine\.Refused the reward .*, but a reward"):
+            check_errors({"mine.Refused": reward})  # pyright: ignore[reportArgumentType]
     known = check_errors({"mine.Refused": -1.0, "mine.Refused: politely": 0.25, "3": -0.5})
     assert find_policy_error(ended(f"{FRAME}mine.Refused"), known) == ("mine.Refused", -1.0)
     polite = "mine.Refused: politely, twice"

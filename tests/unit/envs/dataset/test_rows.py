@@ -369,6 +369,27 @@ def test_names_of_splits_decide(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("settings", "fault"),
+    [
+        ({"path": "x", "split": {"train": "a", "heldout": "a"}}, "split names 'a' for both splits"),
+        (
+            {"path": "a.jsonl", "split_column": "part"},
+            "split_column is 'part', but nothing reads it",
+        ),
+        (
+            {"path": {"train": "a.jsonl", "heldout": "b.jsonl"}, "split_column": "part"},
+            "split_column is 'part', but nothing reads it",
+        ),
+    ],
+)
+def test_names_of_splits_that_do_not_part_the_rows_are_refused(
+    settings: dict[str, Any], fault: str
+) -> None:
+    with pytest.raises(ConfigError, match=fault):
+        DataSource(**settings)
+
+
+@pytest.mark.parametrize(
     ("settings", "words"),
     [
         ({"path": {"train": "a", "heldout": "b"}, "split": "c"}, "so leave `split` out"),
