@@ -17,6 +17,12 @@ from agentrl.learn import (
 from agentrl.learn.advantage import AdvantageFunction
 from agentrl.learn.catalogue import SLOTS
 from agentrl.learn.correction import AnyCorrectionFunction, RejectionFunction
+from agentrl.learn.custom_function import (
+    guard_correction,
+    guard_loss,
+    guard_proximal,
+    guard_rejection,
+)
 from agentrl.learn.group_reward import GroupRewardFunction
 from agentrl.learn.hint import HintFunction
 from agentrl.learn.loss import AnyLossFunction
@@ -52,10 +58,17 @@ class LearnMethods:
             else bind_method(group_reward.METHODS, reward_section),
             shapings=tuple(bind_method(shaping.METHODS, each) for each in section.reward_shaping),
             advantage=bind_method(advantages.METHODS, section.advantage),
-            loss=bind_method(losses.METHODS, section.loss),
-            proximal=bind_method(proximals.METHODS, section.proximal),
-            correction=bind_method(corrections.METHODS, section.correction),
-            rejections=tuple(bind_method(rejections.METHODS, each) for each in section.rejection),
+            loss=guard_loss(section.loss, bind_method(losses.METHODS, section.loss)),
+            proximal=guard_proximal(
+                section.proximal, bind_method(proximals.METHODS, section.proximal)
+            ),
+            correction=guard_correction(
+                section.correction, bind_method(corrections.METHODS, section.correction)
+            ),
+            rejections=tuple(
+                guard_rejection(each, bind_method(rejections.METHODS, each))
+                for each in section.rejection
+            ),
             selections=tuple(bind_method(selection.METHODS, each) for each in section.selection),
             hint=None if section.hint is None else bind_method(hint.METHODS, section.hint),
             needs=LossRegularisers.from_config(section).needs.union(

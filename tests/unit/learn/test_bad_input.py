@@ -2,7 +2,9 @@
 
 Mutants seen caught: text read as a number; a number too large for a float; a text or a mapping
 taken for rewards; numbers off the mask looked at; another shape let through; an environment not
-asked; a block in the type of its first row; truth values let through; credit of a selection unread.
+asked; a block in the type of its first row; truth values let through; credit of a selection unread;
+a loss, an anchor, a correction and a rejection of one's own that nothing looks at, or that are
+given what others read.
 """
 
 import math
@@ -15,13 +17,17 @@ import pytest
 import torch
 
 from agentrl.config.learn import LearnSection
+from agentrl.config.learning.correction import NoCorrection
 from agentrl.config.load import load_config
 from agentrl.config.section import CustomMethod
 from agentrl.errors import ConfigError, LearnError
 from agentrl.learn.batch import TrainingBatch
+from agentrl.learn.correction import CorrectionWeights, PolicyMismatch
 from agentrl.learn.group_reward import read_rewards, reward_groups
 from agentrl.learn.layouts.padded import pad
+from agentrl.learn.loss import PolicyTokens, TokenLoss
 from agentrl.learn.micro_batch import CreditedSample
+from agentrl.learn.proximal import AnchorTokens
 from agentrl.learn.sample import TrainingGroup
 from agentrl.learn.selection import SelectionContext
 from agentrl.learn.trainer import PolicyTrainer
@@ -239,3 +245,148 @@ def test_a_selection_that_returns_no_numbers_is_named() -> None:
 
 def test_a_block_cuts_no_row_to_the_type_of_its_first() -> None:
     assert pad([np.array([1]), np.array([0.5, 0.25])]).tolist() == [[1.0, 0.0], [0.5, 0.25]]
+
+
+def scalar_loss(tokens: PolicyTokens) -> TokenLoss:
+    return forced(TokenLoss, losses=token_losses(tokens).mean(), clipped=~tokens.mask)
+
+
+def row_loss(tokens: PolicyTokens) -> TokenLoss:
+    losses = token_losses(tokens).mean(dim=-1, keepdim=True)
+    return forced(TokenLoss, losses=losses, clipped=~tokens.mask)
+
+
+def unknown_loss(tokens: PolicyTokens) -> TokenLoss:
+    losses = torch.where(tokens.advantages > 0, math.nan, token_losses(tokens))
+    return TokenLoss(losses, torch.zeros_like(tokens.mask))
+
+
+def detached_loss(tokens: PolicyTokens) -> TokenLoss:
+    return TokenLoss(token_losses(tokens).detach(), torch.zeros_like(tokens.mask))
+
+
+def numbers_for_flags(tokens: PolicyTokens) -> TokenLoss:
+    return forced(TokenLoss, losses=token_losses(tokens), clipped=tokens.advantages)
+
+
+def plain_loss(tokens: PolicyTokens) -> Any:
+    return token_losses(tokens)
+
+
+def token_losses(tokens: PolicyTokens) -> torch.Tensor:
+    return -tokens.log_ratio.exp() * tokens.advantages
+
+
+def forced(kind: type[Any], **values: Any) -> Any:
+    """Return a value around the checks of types, which only tests have."""
+    made = object.__new__(kind)
+    for name, value in values.items():
+        object.__setattr__(made, name, value)
+    return made
+
+
+def one_anchor(tokens: AnchorTokens) -> torch.Tensor:
+    return torch.tensor(-1.0)
+
+
+def row_anchor(tokens: AnchorTokens) -> torch.Tensor:
+    return tokens.start.mean(dim=-1, keepdim=True)
+
+
+def unknown_anchor(tokens: AnchorTokens) -> torch.Tensor:
+    return tokens.start - math.inf
+
+
+def plain_weights(tokens: PolicyMismatch) -> Any:
+    return tokens.mask.float()
+
+
+def weight_per_sequence(tokens: PolicyMismatch) -> CorrectionWeights:
+    ones = torch.ones(len(tokens.mask))
+    return forced(CorrectionWeights, applied=ones, raw=ones, cap=1.0)
+
+
+def unknown_weights(tokens: PolicyMismatch) -> CorrectionWeights:
+    return CorrectionWeights(tokens.mask / 0.0, tokens.mask.float())
+
+
+def keep_by_number(tokens: PolicyMismatch) -> torch.Tensor:
+    return tokens.mask.float()
+
+
+@pytest.mark.parametrize(
+    ("slot", "function", "says"),
+    [
+        ("loss", scalar_loss, r"losses have the shape \[\], but there are \["),
+        ("loss", row_loss, r"losses have the shape \[\d+, 1\]"),
+        ("loss", unknown_loss, "losses of tokens that train are no finite numbers"),
+        ("loss", detached_loss, "losses have no gradient"),
+        ("loss", numbers_for_flags, r"clipped tokens are of torch\.float32"),
+        ("loss", plain_loss, "the function returned a Tensor; return a TokenLoss"),
+        ("proximal", one_anchor, r"log-probs have the shape \[\]"),
+        ("proximal", row_anchor, r"log-probs have the shape \[\d+, 1\]"),
+        ("proximal", unknown_anchor, "log-probs of tokens that train are no finite numbers"),
+        ("correction", plain_weights, "returned a Tensor; return a CorrectionWeights"),
+        ("correction", weight_per_sequence, r"applied weights have the shape \[\d+\]"),
+        ("correction", unknown_weights, "applied weights of tokens that train are no finite"),
+        ("rejection", keep_by_number, r"kept tokens are of torch\.float32"),
+    ],
+)
+def test_what_ones_own_function_may_not_return_is_named_before_the_weights_move(
+    slot: str, function: Callable[..., Any], says: str
+) -> None:
+    """Without a check most of these train, on another loss than the one that was meant."""
+    model = model_of()
+    before = [weight.clone() for weight in model.parameters()]
+    with pytest.raises(LearnError, match=rf"^learn\.{slot}: .*{says}"):
+        PolicyTrainer(model, own_section(slot, function), seed=0).step(trees_of(1))
+    assert all(map(torch.equal, before, model.parameters()))
+
+
+def own_section(slot: str, function: Callable[..., Any]) -> LearnSection:
+    own = CustomMethod(function=f"{__name__}:{function.__name__}")
+    return LearnSection.model_validate({slot: (own,) if slot == "rejection" else own})
+
+
+def loss_in_place(tokens: PolicyTokens) -> TokenLoss:
+    tokens.mask.zero_()
+    return TokenLoss(token_losses(tokens), tokens.mask)
+
+
+def anchor_in_place(tokens: AnchorTokens) -> torch.Tensor:
+    return tokens.behaviour.add_(tokens.current.mul_(0.5).sub_(0.5 * tokens.behaviour))
+
+
+def anchor_beside(tokens: AnchorTokens) -> torch.Tensor:
+    return tokens.behaviour + (0.5 * tokens.current - 0.5 * tokens.behaviour)
+
+
+def weights_in_place(tokens: PolicyMismatch) -> CorrectionWeights:
+    tokens.advantages.zero_()
+    return CorrectionWeights(tokens.mask.float(), tokens.gaps.exp_())
+
+
+def keep_in_place(tokens: PolicyMismatch) -> torch.Tensor:
+    tokens.mask.logical_or_(tokens.mask.logical_not())
+    return tokens.mask
+
+
+@pytest.mark.parametrize(
+    ("slot", "function", "same"),
+    [
+        ("loss", loss_in_place, LearnSection()),
+        ("proximal", anchor_in_place, None),
+        ("correction", weights_in_place, LearnSection(correction=NoCorrection())),
+        ("rejection", keep_in_place, LearnSection()),
+    ],
+)
+def test_a_function_of_ones_own_works_on_copies(
+    slot: str, function: Callable[..., Any], same: LearnSection | None
+) -> None:
+    """What it changes in place reaches nobody else: the gradient is that of its twin."""
+    section = same or own_section("proximal", anchor_beside)
+    own, twin = (
+        PolicyTrainer(model_of(), each, seed=0).step(trees_of(1))
+        for each in (own_section(slot, function), section)
+    )
+    assert own["grad/norm"] == pytest.approx(twin["grad/norm"], rel=1e-5)
