@@ -1,7 +1,8 @@
 """Step 7 of the flow: what each trajectory did better than its group. The slot's contract."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from typing import Literal, cast
 
 import numpy as np
 from jaxtyping import Float
@@ -20,9 +21,14 @@ AdvantageFunction = Callable[[Sequence[TrainingGroup]], TokenAdvantages]
 because some methods normalise over it; values off the mask are never read."""
 
 
-def read_credit(samples: Sequence[TrainingSample], credit: Sequence[ndarray]) -> TokenAdvantages:
+def read_credit(samples: Sequence[TrainingSample], returned: object) -> TokenAdvantages:
     """Return credit as float64; raise `LearnError` unless there is a finite number for each token
     that trains."""
+    if isinstance(returned, str | Mapping) or not isinstance(returned, Iterable):
+        raise LearnError(
+            f"learn.advantage returned {returned!r:.80}; return an array for each trajectory"
+        )
+    credit = list(cast("Iterable[object]", returned))
     if len(credit) != len(samples):
         raise LearnError(
             f"learn.advantage returned {len(credit)} arrays for {len(samples)} trajectories; "
@@ -35,11 +41,21 @@ def read_credit(samples: Sequence[TrainingSample], credit: Sequence[ndarray]) ->
 
 
 def read_advantages(
-    sample: TrainingSample, values: ndarray, *, slot: str
+    sample: TrainingSample,
+    returned: object,
+    *,
+    slot: str,
+    kind: Literal["advantage", "weight"] = "advantage",
 ) -> Float[ndarray, " tokens"]:
-    """Return a sample's advantages, which a method of `slot` returned, as float64."""
+    """Return a sample's advantages, or weights, which a method of `slot` returned, as float64."""
     name = f"{slot}, task {sample.task_id!r} sample {sample.sample}"
-    values = np.asarray(values)
+    try:
+        values = np.asarray(returned)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise LearnError(
+            f"{name}: it returned a {type(returned).__name__}, of which no array can be made "
+            f"({error}); return {kind}s as a NumPy array"
+        ) from error
     if values.shape != sample.mask.shape:
         raise LearnError(
             f"{name}: it returned an array of shape {values.shape} for "
@@ -48,11 +64,11 @@ def read_advantages(
     if values.dtype.kind not in "iuf":
         raise LearnError(
             f"{name}: it returned an array of {values.dtype}, which holds no numbers; return "
-            "advantages as float64"
+            f"{kind}s as float64"
         )
     if not np.isfinite(values[sample.mask]).all():
         raise LearnError(
-            f"{name}: the advantage of a token that trains is no finite number; fix the method"
+            f"{name}: the {kind} of a token that trains is no finite number; fix the method"
         )
     return values.astype(np.float64, copy=False)
 

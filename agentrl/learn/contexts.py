@@ -140,4 +140,5 @@ def _place_values(
         if values is not None:
             mask = context.sample.mask
             whole[context.places[mask]] = values[mask]
+    whole.flags.writeable = False
     return whole

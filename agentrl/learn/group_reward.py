@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -59,19 +59,20 @@ def reward_groups(groups: Sequence[TrainingGroup], function: GroupRewardFunction
 def read_rewards(group: TrainingGroup, returned: object) -> list[float] | str:
     """Return the rewards that a function returned for a group, or a text about their fault."""
     task = f"task {group.task_id!r}"
-    if isinstance(returned, str | Mapping) or not isinstance(returned, Iterable):
+    # A set has the rewards of none in particular, and in no order.
+    if isinstance(returned, str | Mapping | Set) or not isinstance(returned, Iterable):
         return f"{task}: it returned {returned!r:.80}; return a reward per trajectory"
     values = list(cast("Iterable[object]", returned))
     if len(values) != len(group.samples):
         return f"{task}: it returned {len(values)} rewards for {len(group.samples)} trajectories"
-    rewards = [_read_number(value) for value in values]
+    rewards = [read_number(value) for value in values]
     for sample, value, reward in zip(group.samples, values, rewards, strict=True):
         if not math.isfinite(reward):
             return f"{task} sample {sample.sample}: its reward is {value!r:.80}"
     return rewards
 
 
-def _read_number(value: Any) -> float:
+def read_number(value: Any) -> float:
     """Return a number as float; NaN for what is none, or too large for one."""
     try:
         return math.nan if isinstance(value, str | bytes) else float(value)

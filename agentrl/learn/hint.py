@@ -8,6 +8,7 @@ after it is another place that the first sampled token follows: no token is made
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 
@@ -63,6 +64,11 @@ def apply_hints(
 
 def _apply_hint(sample: TrainingSample, function: HintFunction) -> TrainingSample:
     training = function(sample)
+    if not isinstance(cast("object", training), HintTraining):
+        raise LearnError(
+            f"task {sample.task_id!r} sample {sample.sample}: learn.hint returned "
+            f"{training!r:.80}; return a HintTraining"
+        )
     if not np.isfinite(training.coefficient) or training.coefficient < 0:
         raise LearnError(
             f"task {sample.task_id!r} sample {sample.sample}: learn.hint gives it the coefficient "

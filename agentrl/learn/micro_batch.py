@@ -118,8 +118,12 @@ def micro_batch(
 
 
 def unshift(values: Float[Tensor, " width"], sample: TrainingSample) -> Float[ndarray, " tokens"]:
-    """Return a row of a micro-batch at the places of the sample's tokens, 0 where none stood."""
+    """Return a row of a micro-batch at the places of the sample's tokens, 0 where none stood.
+
+    Like all arrays of a sample it is read-only.
+    """
     placed = np.zeros(len(sample.token_ids))
     width = min(len(values), len(placed) - 1)
     placed[1 : width + 1] = values[:width].double().cpu().numpy()
+    placed.flags.writeable = False
     return placed

@@ -1,8 +1,8 @@
 """Selection: the rows of a batch that train, once their credit is known. Contract and methods."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -15,6 +15,8 @@ from agentrl.config.learning.selection import (
     OverlongSelection,
     PivotSelection,
 )
+from agentrl.errors import LearnError
+from agentrl.learn.advantage import read_advantages
 from agentrl.learn.advantages.mc_grpo import lower_median
 from agentrl.learn.method import LearnMethod, always, bind_knobs
 from agentrl.learn.micro_batch import CreditedSample
@@ -40,6 +42,53 @@ SelectionFunction = Callable[[Sequence[CreditedSample], SelectionContext], Seque
 `group` belong together. A row may be left out, or come back with other `weights` or `advantages`,
 or with fewer tokens in its mask; what it is divided by follows from the masks of the rows that are
 returned."""
+
+
+def read_selection(rows: Sequence[CreditedSample], returned: object) -> list[CreditedSample]:
+    """Return the rows that a selection returned; where some have weights, the others have 1.
+
+    Raises `LearnError` for what are no rows, for a mask with tokens that `rows` do not train, and
+    for advantages or weights that are no finite number on it.
+    """
+    if not isinstance(returned, Iterable):
+        raise LearnError(f"learn.selection returned {returned!r:.80}; return the rows that train")
+    # What selects replaces samples and leaves their token ids as they are.
+    masks = {id(row.sample.token_ids): row.sample.mask for row in rows}
+    selected = [_read_row(row, masks) for row in cast("Iterable[object]", returned)]
+    if all(row.sample.weights is None for row in selected):
+        return selected
+    return [
+        row
+        if row.sample.weights is not None
+        else replace(row, sample=replace(row.sample, weights=np.ones(len(row.sample.mask))))
+        for row in selected
+    ]
+
+
+def _read_row(row: object, masks: Mapping[int, Bool[ndarray, " tokens"]]) -> CreditedSample:
+    if not isinstance(row, CreditedSample):
+        raise LearnError(
+            f"learn.selection returned a {type(row).__name__} among its rows; return the rows that "
+            "it was given, or copies of them (dataclasses.replace)"
+        )
+    sample = row.sample
+    name = f"learn.selection, task {sample.task_id!r} sample {sample.sample}"
+    mask = np.asarray(sample.mask)
+    before = masks.get(id(sample.token_ids), sample.sampled)
+    if mask.dtype != np.bool_ or mask.shape != before.shape:
+        raise LearnError(
+            f"{name}: it returned a mask of {mask.dtype} of shape {mask.shape}; return a truth "
+            f"value for each of {len(before)} tokens"
+        )
+    if (mask & ~before).any():
+        raise LearnError(
+            f"{name}: its mask has tokens that did not train before, such as those of the "
+            "environment; leave tokens out, and add none"
+        )
+    if (weights := sample.weights) is not None:
+        weights = read_advantages(sample, weights, slot="learn.selection", kind="weight")
+        row = replace(row, sample=replace(sample, weights=weights))
+    return replace(row, advantages=read_advantages(sample, row.advantages, slot="learn.selection"))
 
 
 DIGITS = 9

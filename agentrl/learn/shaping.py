@@ -1,11 +1,13 @@
 """Reward shaping: the contract of the slot, and its methods."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal
 
 from agentrl.config.learning.shaping import FIRST_ERROR_TURN, FapoShaping, OverlongShaping
 from agentrl.errors import LearnError
+from agentrl.learn.group_reward import read_number
 from agentrl.learn.method import LearnMethod, bind_knobs
 from agentrl.learn.sample import TrainingGroup, TrainingSample
 
@@ -31,12 +33,13 @@ def shape_rewards(
 
 def _shape_sample(sample: TrainingSample, functions: Sequence[ShapingFunction]) -> TrainingSample:
     for function in functions:
-        reward = float(function(sample))
-        if not abs(reward) < float("inf"):
+        returned: object = function(sample)
+        reward = read_number(returned)
+        if not math.isfinite(reward):
             raise LearnError(
                 f"task {sample.task_id!r} sample {sample.sample}: learn.reward_shaping turned the "
-                f"reward {sample.reward} into {reward}, but a reward must be a finite number; fix "
-                "the function"
+                f"reward {sample.reward} into {returned!r:.80}, but a reward must be a finite "
+                "number; fix the function"
             )
         sample = replace(sample, reward=reward)
     return sample

@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 from agentrl.config.learn import LearnSection, Precision
 from agentrl.errors import ConfigError, LearnError
 from agentrl.learn import advantages
-from agentrl.learn.advantage import read_advantages, read_credit
+from agentrl.learn.advantage import read_credit
 from agentrl.learn.aggregate import LossDenominators
 from agentrl.learn.batch import TrainingBatch
 from agentrl.learn.context_parallel import check_heads
@@ -64,7 +64,7 @@ from agentrl.learn.sample import (
     TurnWeights,
     spans_of,
 )
-from agentrl.learn.selection import SelectionContext
+from agentrl.learn.selection import SelectionContext, read_selection
 from agentrl.learn.shaping import shape_rewards
 from agentrl.learn.swap import swap_weights
 from agentrl.learn.token_credit import TokenCreditCollector
@@ -524,13 +524,8 @@ class PolicyTrainer:
     def _select_rows(self, rows: Sequence[CreditedSample]) -> list[CreditedSample]:
         for index, select in enumerate(self._methods.selections):
             seed = derive(self._seed, "selection", self.version, index)
-            rows = select(rows, SelectionContext(step=self.version, steps=self._steps, seed=seed))
-            rows = [
-                replace(
-                    r, advantages=read_advantages(r.sample, r.advantages, slot="learn.selection")
-                )
-                for r in rows
-            ]
+            context = SelectionContext(step=self.version, steps=self._steps, seed=seed)
+            rows = read_selection(rows, select(rows, context))
         return [row for row in rows if row.sample.sampled_tokens]
 
     def _check(self, rows: Sequence[CreditedSample], batch: TrainingBatch) -> None:

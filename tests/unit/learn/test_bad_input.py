@@ -4,9 +4,12 @@ Mutants seen caught: text read as a number; a number too large for a float; a te
 taken for rewards; numbers off the mask looked at; another shape let through; an environment not
 asked; a block in the type of its first row; truth values let through; credit of a selection unread;
 a loss, an anchor, a correction and a rejection of one's own that nothing looks at, or that are
-given what others read.
+given what others read; a mask that grew; weights of some rows only; a set of rewards; entropies
+that one method changes for the next.
 """
 
+import copy
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,12 +27,15 @@ from agentrl.errors import ConfigError, LearnError
 from agentrl.learn.batch import TrainingBatch
 from agentrl.learn.correction import CorrectionWeights, PolicyMismatch
 from agentrl.learn.group_reward import read_rewards, reward_groups
+from agentrl.learn.hint import apply_hints
 from agentrl.learn.layouts.padded import pad
 from agentrl.learn.loss import PolicyTokens, TokenLoss
+from agentrl.learn.method import needs
 from agentrl.learn.micro_batch import CreditedSample
 from agentrl.learn.proximal import AnchorTokens
-from agentrl.learn.sample import TrainingGroup
+from agentrl.learn.sample import TrainingGroup, TrainingSample, entropies_of
 from agentrl.learn.selection import SelectionContext
+from agentrl.learn.shaping import shape_rewards
 from agentrl.learn.trainer import PolicyTrainer
 from agentrl.run import build
 from tests.support.learning import model_of, trees_of
@@ -126,6 +132,7 @@ BAD_REWARDS: list[tuple[object, str]] = [
     (None, "it returned None; return a reward per trajectory"),
     (1.0, "it returned 1.0; return a reward per trajectory"),
     ("10", "it returned '10'; return a reward per trajectory"),
+    ({0.0, 1.0}, "it returned {0.0, 1.0}; return a reward per trajectory"),
     ({0: 1.0, 1: 0.0}, "it returned {0: 1.0, 1: 0.0}; return a reward per trajectory"),
 ]
 
@@ -176,6 +183,18 @@ def texts(groups: Sequence[TrainingGroup]) -> list[np.ndarray]:
     return [np.full(len(s.mask), "1", object) for group in groups for s in group.samples]
 
 
+def no_arrays(groups: Sequence[TrainingGroup]) -> Any:
+    return None
+
+
+def ragged(groups: Sequence[TrainingGroup]) -> Any:
+    return [[1.0, [2.0]] for group in groups for _ in group.samples]
+
+
+def with_gradient(groups: Sequence[TrainingGroup]) -> Any:
+    return [torch.zeros(len(s.mask), requires_grad=True) for group in groups for s in group.samples]
+
+
 def unknown_off_the_mask(groups: Sequence[TrainingGroup]) -> list[np.ndarray]:
     return [np.where(s.mask, 1.0, math.nan) for group in groups for s in group.samples]
 
@@ -188,6 +207,9 @@ def unknown_off_the_mask(groups: Sequence[TrainingGroup]) -> list[np.ndarray]:
         (not_a_number, "task 't0' sample 0: the advantage of a token that trains is no finite"),
         (truth_values, "task 't0' sample 0: it returned an array of bool"),
         (texts, "task 't0' sample 0: it returned an array of object"),
+        (no_arrays, "learn.advantage returned None; return an array for each trajectory"),
+        (ragged, "task 't0' sample 0: it returned a list, of which no array can be made"),
+        (with_gradient, "task 't0' sample 0: it returned a Tensor, of which no array can be made"),
     ],
 )
 def test_credit_of_ones_own_that_cannot_train_is_named_before_the_weights_move(
@@ -241,6 +263,108 @@ def test_a_selection_that_returns_no_numbers_is_named() -> None:
     trainer = PolicyTrainer(model_of(), LearnSection(selection=(own,)), seed=0)
     with pytest.raises(LearnError, match=r"learn\.selection, task 't0' sample 0: .* of bool"):
         trainer.step(trees_of(3, group=2))
+
+
+@pytest.mark.parametrize("returned", [None, "1", 1j, np.ones(2), 10**400], ids=str)
+def test_a_shaped_reward_that_is_no_number_is_named(returned: Any) -> None:
+    with pytest.raises(LearnError, match=r"task 't0' sample 0: learn\.reward_shaping turned the"):
+        shape_rewards(groups_of_two(1), [lambda _: returned])
+
+
+def test_a_hint_function_that_returns_none_is_named() -> None:
+    def lose(sample: TrainingSample) -> Any:
+        return None
+
+    with pytest.raises(LearnError, match=r"task 't0' sample 0: learn\.hint returned None"):
+        apply_hints(groups_of_two(1), lose)
+
+
+@needs("entropies")
+def change_in_place(groups: Sequence[TrainingGroup]) -> list[np.ndarray]:
+    for group in groups:
+        for sample in group.samples:
+            entropies_of(sample)[:] = 0.0
+    return []
+
+
+def test_what_was_computed_of_a_sample_cannot_be_changed_for_others() -> None:
+    own = CustomMethod(function=f"{__name__}:change_in_place")
+    with pytest.raises(ValueError, match="read-only"):
+        PolicyTrainer(model_of(), LearnSection(advantage=own), seed=0).step(trees_of(1))
+
+
+Rows = Sequence[CreditedSample]
+
+
+def with_sample(row: CreditedSample, **values: Any) -> CreditedSample:
+    """Return a row whose sample has other values, around the checks of types."""
+    sample = copy.copy(row.sample)
+    for name, value in values.items():
+        object.__setattr__(sample, name, value)
+    return dataclasses.replace(row, sample=sample)
+
+
+def select_nothing(rows: Rows, moment: SelectionContext) -> Any:
+    return None
+
+
+def select_samples(rows: Rows, moment: SelectionContext) -> Any:
+    return [row.sample for row in rows]
+
+
+def train_the_environment(rows: Rows, moment: SelectionContext) -> Rows:
+    return [with_sample(row, mask=np.arange(len(row.mask)) > 0) for row in rows]
+
+
+def whole_numbers(rows: Rows, moment: SelectionContext) -> Rows:
+    return [with_sample(row, mask=row.mask.astype(int)) for row in rows]
+
+
+def short_weights(rows: Rows, moment: SelectionContext) -> Rows:
+    return [with_sample(row, weights=np.ones(row.sample.sampled_tokens)) for row in rows]
+
+
+def unknown_weights_of_rows(rows: Rows, moment: SelectionContext) -> Rows:
+    return [with_sample(row, weights=np.full(len(row.mask), math.nan)) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (select_nothing, r"^learn\.selection returned None; return the rows that train"),
+        (select_samples, r"^learn\.selection returned a TrainingSample among its rows"),
+        (train_the_environment, "task 't0' sample 0: its mask has tokens that did not train"),
+        (whole_numbers, "task 't0' sample 0: it returned a mask of int64"),
+        (short_weights, "task 't0' sample 0: it returned an array of shape"),
+        (unknown_weights_of_rows, "sample 0: the weight of a token that trains is no finite"),
+    ],
+)
+def test_rows_of_ones_own_that_cannot_train_are_named(
+    function: Callable[..., Any], says: str
+) -> None:
+    own = CustomMethod(function=f"{__name__}:{function.__name__}")
+    trainer = PolicyTrainer(model_of(), LearnSection(selection=(own,)), seed=0)
+    with pytest.raises(LearnError, match=says):
+        trainer.step(trees_of(1))
+    assert trainer.version == 0
+
+
+def weigh_some(rows: Rows, moment: SelectionContext) -> Rows:
+    twice = [with_sample(row, weights=np.full(len(row.mask), 2.0)) for row in rows[1::2]]
+    return [*twice, *rows[::2]]
+
+
+def weigh_all(rows: Rows, moment: SelectionContext) -> Rows:
+    twice = weigh_some(rows, moment)[: len(rows[1::2])]
+    return [*twice, *(with_sample(row, weights=np.ones(len(row.mask))) for row in rows[::2])]
+
+
+def test_a_selection_may_give_weights_to_some_rows() -> None:
+    models = [model_of() for _ in range(2)]
+    for model, function in zip(models, (weigh_some, weigh_all), strict=True):
+        own = CustomMethod(function=f"{__name__}:{function.__name__}")
+        PolicyTrainer(model, LearnSection(selection=(own,)), seed=0).step(trees_of(1))
+    assert all(map(torch.equal, *(model.parameters() for model in models)))
 
 
 def test_a_block_cuts_no_row_to_the_type_of_its_first() -> None:
