@@ -26,6 +26,9 @@ Precision = Literal["float32", "bfloat16"]
 gradients, and moments in float32, and the policy is the rounded master weights."""
 
 
+DecayRate = Annotated[float, Field(ge=0, lt=1)]
+
+
 class CriticSection(ConfigSection):
     """Value head on the policy's last hidden states, with its own optimiser."""
 
@@ -103,7 +106,7 @@ class AdamWSection(ConfigSection):
 
     learning_rate: PositiveFloat = 1e-6
     """Learning rate after the warm-up."""
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[DecayRate, DecayRate] = (0.9, 0.999)
     """Decay rates of the first and second moments."""
     epsilon: PositiveFloat = 1e-8
     """Added to the square root of the second moment."""

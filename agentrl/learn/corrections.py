@@ -15,8 +15,8 @@ from agentrl.config.learning.correction import (
     MaskedCorrection,
     NoCorrection,
     TruncatedCorrection,
+    check_bounds,
 )
-from agentrl.errors import ConfigError
 from agentrl.learn.correction import (
     AnyCorrectionFunction,
     CorrectionFunction,
@@ -49,21 +49,14 @@ def ratios(tokens: PolicyMismatch, level: Level) -> Float[Tensor, "rows width"]:
 
 
 def bind_bounded(
-    weigh: Callable[..., CorrectionWeights], low: str, high: str
+    weigh: Callable[..., CorrectionWeights],
 ) -> Callable[[MaskedCorrection | TruncatedCorrection], AnyCorrectionFunction]:
-    """Return the binding of a correction whose bounds are the knobs of these names.
-
-    It raises `ConfigError` for bounds that leave nothing between them.
-    """
+    """Return the binding of a correction that has bounds; it raises what `check_bounds` raises."""
 
     def bind(section: MaskedCorrection | TruncatedCorrection) -> AnyCorrectionFunction:
+        check_bounds(section)
         knobs = knobs_of(section)
         normalises = knobs.pop("normalise")
-        if knobs[low] > knobs[high]:
-            raise ConfigError(
-                f"learn.correction.{low} is {knobs[low]} and learn.correction.{high} is "
-                f"{knobs[high]}, so no weight lies between them; lower the first"
-            )
         bounded = partial(weigh, **knobs)
         return normalise_weights(bounded, level=section.level) if normalises else bounded
 
@@ -152,14 +145,14 @@ METHODS: tuple[LearnMethod[AnyCorrectionFunction], ...] = (
     LearnMethod(NoCorrection, bind_knobs(measure_ratios), ""),
     LearnMethod(
         TruncatedCorrection,
-        bind_bounded(truncate_ratios, "floor", "cap"),
+        bind_bounded(truncate_ratios),
         "Yao et al. 2025 (Flash-RL); sequence level and normalisation: verl; geometric level: Fu "
         "et al. 2025 (AReaL), arXiv 2505.24298; floor: slime",
         always("behaviour logprobs"),
     ),
     LearnMethod(
         MaskedCorrection,
-        bind_bounded(icepop, "low", "high"),
+        bind_bounded(icepop),
         "IcePop (Ling team 2025); bounds and normalisation: verl; levels: slime",
         always("behaviour logprobs"),
     ),

@@ -13,23 +13,11 @@ from agentrl.config.learning.rejection import (
     OpsmRejection,
     Statistic,
     VetoRejection,
+    resolve_bounds,
 )
-from agentrl.errors import ConfigError
 from agentrl.learn.correction import PolicyMismatch, RejectionFunction
 from agentrl.learn.loss import LOG_RATIO_LIMIT
 from agentrl.learn.method import LearnMethod, Need, always, bind_knobs
-
-USUAL: dict[Statistic, tuple[float | None, float]] = {
-    "token_k1": (0.5, 2.0),
-    "seq_sum_k1": (0.5, 2.0),
-    "seq_mean_k1": (0.999, 1.001),
-    "token_k2": (None, 2.0),
-    "seq_mean_k2": (None, 2.0),
-    "seq_sum_k2": (None, 2.5),
-    "seq_max_k2": (None, math.log(1e-4) ** 2 / 2),
-    "seq_mean_k3": (None, 0.01),
-}
-"""Lower and upper bound where none is given; that of seq_max_k2 is a veto at 1e-4, both ways."""
 
 
 def statistic(tokens: PolicyMismatch, name: Statistic) -> Float[Tensor, "rows width"]:
@@ -79,26 +67,8 @@ def keep_within(
 
 
 def _bind_divergence(section: DivergenceRejection) -> RejectionFunction:
-    name, lower, upper = section.statistic, section.lower, section.upper
-    if upper is None:
-        if name not in USUAL:
-            raise ConfigError(f"learn.rejection upper is null, but {name} has no default; set it")
-        usual, upper = USUAL[name]
-        lower = usual if lower is None else lower
-    if not name.endswith("k1"):
-        if lower is not None:
-            raise ConfigError(
-                f"learn.rejection lower is {lower}, but {name} is bounded only from above, because "
-                "it is 0 for equal policies; remove lower"
-            )
-        return partial(keep_within, name=name, lower=0.0, upper=upper)
-    lower = 1 / upper if lower is None else lower
-    if lower > upper:
-        raise ConfigError(
-            f"learn.rejection lower is {lower} and upper is {upper}, so no ratio of {name} lies "
-            "between them and everything would be dropped; a single bound must be at least 1"
-        )
-    return partial(keep_within, name=name, lower=lower, upper=upper)
+    lower, upper = resolve_bounds(section)
+    return partial(keep_within, name=section.statistic, lower=lower, upper=upper)
 
 
 def veto(tokens: PolicyMismatch, *, floor: float = 1e-4) -> Bool[Tensor, "rows width"]:

@@ -131,7 +131,8 @@ def scored_by(
     """Return the rows with log-probs of the model as it is."""
     group = TrainingGroup("t", tuple(row.sample for row in rows))
     (scored,) = evidence_of(model, limit_tokens=limit_tokens).score_groups([group])
-    return [CreditedSample(s, row.advantages) for s, row in zip(scored.samples, rows, strict=True)]
+    pairs = zip(scored.samples, rows, strict=True)
+    return [CreditedSample(writable(sample), row.advantages) for sample, row in pairs]
 
 
 def micro_batches(rows: Sequence[CreditedSample], *, layout: SequenceLayout) -> list[MicroBatch]:

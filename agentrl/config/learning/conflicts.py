@@ -14,7 +14,7 @@ from agentrl.config.learning.advantage import (
     NudgeAdvantage,
     PoiseAdvantage,
 )
-from agentrl.config.learning.correction import NoCorrection
+from agentrl.config.learning.correction import NoCorrection, check_bounds
 from agentrl.config.learning.group_reward import VOTES
 from agentrl.config.learning.hint import RemovedHint
 from agentrl.config.learning.loss import BapoLoss, M2poLoss
@@ -25,12 +25,18 @@ from agentrl.config.learning.proximal import (
     RevisedEwmaProximal,
     SnapshotProximal,
 )
+from agentrl.config.learning.rejection import DivergenceRejection, resolve_bounds
 from agentrl.config.learning.selection import BranchPruningSelection, PivotSelection
 from agentrl.config.learning.shaping import OverlongShaping
 from agentrl.config.section import CustomMethod
+from agentrl.errors import ConfigError
 
 if TYPE_CHECKING:
     from agentrl.config.run import RunConfig
+
+
+MOST_BOUNDS = 100_000
+"""Bounds that BAPO may try one after the other."""
 
 
 def learning_conflicts(config: "RunConfig") -> Iterator[str]:
@@ -39,6 +45,7 @@ def learning_conflicts(config: "RunConfig") -> Iterator[str]:
     yield from _check_horizon(config)
     yield from _check_kl(config)
     yield from _check_loss(config)
+    yield from _check_bounds(config)
     yield from _check_critic(config)
     yield from _check_probe(config)
     yield from _check_replay(config)
@@ -122,10 +129,38 @@ def _check_loss(config: "RunConfig") -> Iterator[str]:
             "pair is the initial and the maximum bound of the ratio; set 0 <= low[0] <= low[1] <= "
             "1 <= high[0] <= high[1]"
         )
+    elif isinstance(loss, BapoLoss):
+        for key, (start, most), step in (
+            ("low", loss.low, loss.step_low),
+            ("high", loss.high, loss.step_high),
+        ):
+            if not (most - start) / step <= MOST_BOUNDS:
+                yield (
+                    f"learn.loss.{key} is {[start, most]} and learn.loss.step_{key} is {step}, "
+                    f"but at most {MOST_BOUNDS:,} bounds are tried in an optimiser step; lower "
+                    f"learn.loss.{key}[1] or raise learn.loss.step_{key}"
+                )
+
+
+def _check_bounds(config: "RunConfig") -> Iterator[str]:
+    learn = config.learn
+    try:
+        check_bounds(learn.correction)
+        for rejection in learn.rejection:
+            if isinstance(rejection, DivergenceRejection):
+                resolve_bounds(rejection)
+    except ConfigError as error:
+        yield str(error)
 
 
 def _check_critic(config: "RunConfig") -> Iterator[str]:
-    if isinstance(config.learn.advantage, GaeAdvantage) and config.learn.critic is None:
+    advantage = config.learn.advantage
+    if config.learn.critic is not None and not isinstance(advantage, GaeAdvantage | CustomMethod):
+        yield (
+            f"learn.critic is set, but learn.advantage.name is {advantage.name}, which uses no "
+            "values; remove learn.critic, or choose gae"
+        )
+    if isinstance(advantage, GaeAdvantage) and config.learn.critic is None:
         yield (
             "learn.advantage.name is gae, which needs the values of a critic, but learn.critic is "
             "null; set learn.critic, for example to {} for its defaults"

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from agentrl.config.section import ConfigSection, CustomMethod
+from agentrl.errors import ConfigError
 
 Level = Literal["token", "sequence", "geometric"]
 """Ratio per token; or per trajectory: the product of its token ratios, or their geometric mean."""
@@ -60,3 +61,19 @@ AnyCorrection = Annotated[
     NoCorrection | TruncatedCorrection | MaskedCorrection | FlooredCorrection | CustomMethod,
     Field(discriminator="name"),
 ]
+
+
+def check_bounds(section: AnyCorrection) -> None:
+    """Raise `ConfigError` for a correction whose bounds leave nothing between them."""
+    match section:
+        case TruncatedCorrection():
+            low, high = ("floor", section.floor), ("cap", section.cap)
+        case MaskedCorrection():
+            low, high = ("low", section.low), ("high", section.high)
+        case _:
+            return
+    if low[1] > high[1]:
+        raise ConfigError(
+            f"learn.correction.{low[0]} is {low[1]} and learn.correction.{high[0]} is {high[1]}, "
+            "so no weight lies between them; lower the first"
+        )

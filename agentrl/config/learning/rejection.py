@@ -1,10 +1,12 @@
 """The rejection slot: drops tokens and sequences that are too far off-policy."""
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from agentrl.config.section import ConfigSection, CustomMethod
+from agentrl.errors import ConfigError
 
 Statistic = Literal[
     "token_k1",
@@ -19,6 +21,19 @@ Statistic = Literal[
     "seq_max_k2",
     "seq_max_k3",
 ]
+
+
+USUAL: dict[Statistic, tuple[float | None, float]] = {
+    "token_k1": (0.5, 2.0),
+    "seq_sum_k1": (0.5, 2.0),
+    "seq_mean_k1": (0.999, 1.001),
+    "token_k2": (None, 2.0),
+    "seq_mean_k2": (None, 2.0),
+    "seq_sum_k2": (None, 2.5),
+    "seq_max_k2": (None, math.log(1e-4) ** 2 / 2),
+    "seq_mean_k3": (None, 0.01),
+}
+"""Lower and upper bound where none is given; that of seq_max_k2 is a veto at 1e-4, both ways."""
 
 
 class DivergenceRejection(ConfigSection):
@@ -61,3 +76,30 @@ AnyRejection = Annotated[
     DivergenceRejection | VetoRejection | OpsmRejection | CustomMethod,
     Field(discriminator="name"),
 ]
+
+
+def resolve_bounds(section: DivergenceRejection) -> tuple[float, float]:
+    """Return the bounds of a statistic, of which only k1 has a lower one.
+
+    Raises `ConfigError` for bounds that leave nothing between them, or that it does not have.
+    """
+    name, lower, upper = section.statistic, section.lower, section.upper
+    if upper is None:
+        if name not in USUAL:
+            raise ConfigError(f"learn.rejection upper is null, but {name} has no default; set it")
+        usual, upper = USUAL[name]
+        lower = usual if lower is None else lower
+    if not name.endswith("k1"):
+        if lower is not None:
+            raise ConfigError(
+                f"learn.rejection lower is {lower}, but {name} is bounded only from above, because "
+                "it is 0 for equal policies; remove lower"
+            )
+        return 0.0, upper
+    lower = 1 / upper if lower is None else lower
+    if lower > upper:
+        raise ConfigError(
+            f"learn.rejection lower is {lower} and upper is {upper}, so no ratio of {name} lies "
+            "between them and everything would be dropped; a single bound must be at least 1"
+        )
+    return lower, upper

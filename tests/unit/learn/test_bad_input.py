@@ -89,6 +89,26 @@ CONFLICTS: list[tuple[dict[str, Any], str]] = [
         "learn.advantage.multiplier is 1.0 and learn.advantage.limit is 2.0",
     ),
     ({"learn.selection": [{"name": "d3s", "samples": [0.0, 1.0]}]}, "learn.selection"),
+    (
+        {"learn.correction": {"name": "tis", "floor": 3.0}},
+        "learn.correction.floor is 3.0 and learn.correction.cap is 2.0",
+    ),
+    (
+        {"learn.correction": {"name": "icepop", "low": 6.0}},
+        "learn.correction.low is 6.0 and learn.correction.high is 5.0",
+    ),
+    (
+        {"learn.rejection": [{"name": "divergence", "upper": 0.5}]},
+        "learn.rejection lower is 2.0 and upper is 0.5",
+    ),
+    (
+        {"learn.rejection": [{"name": "divergence", "statistic": "token_k3"}]},
+        "learn.rejection upper is null, but token_k3",
+    ),
+    ({"learn.critic": {}}, "learn.critic is set, but learn.advantage.name is grpo"),
+    ({"learn.loss": {"name": "bapo", "high": [1.2, math.inf]}}, "learn.loss.high is [1.2, inf]"),
+    ({"learn.loss": {"name": "bapo", "step_low": 1e-12}}, "learn.loss.step_low is 1e-12"),
+    ({"learn.optimizer.betas": [0.9, 1.0]}, "learn.optimizer.betas"),
 ]
 
 
