@@ -31,7 +31,8 @@ class LengthGrowth:
         scale = self.factor**growths
 
         def grow(low: int, high: int) -> int:
-            return min(high, math.floor(low * scale + 0.5))
+            length = low * scale + 0.5
+            return high if length >= high else math.floor(length)
 
         return LengthCaps(
             turn_tokens=grow(self.least.turn_tokens, self.most.turn_tokens),

@@ -152,7 +152,8 @@ class DarsAllocator:
         seconds = mean(result.seconds for result in group.valid)
         if self.budget_s is None or not seconds:
             return more
-        return min(more, int(self.budget_s / seconds))
+        room = self.budget_s / seconds
+        return more if room >= more else int(room)
 
 
 def count_dart_rollouts(
@@ -175,7 +176,8 @@ def cap_dart_turns(longest_success: int, *, limit: int, slack: float) -> int:
     """
     if not longest_success:
         return limit
-    return min(limit, math.ceil(slack * longest_success - _HAIR))
+    length = slack * longest_success - _HAIR
+    return limit if length >= limit else math.ceil(length)
 
 
 def find_recent_rate(record: TaskStatistics, *, window: int) -> float | None:

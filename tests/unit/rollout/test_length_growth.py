@@ -1,5 +1,7 @@
 """Limits of length that grow with truncation: the rule, what counts, and what a config may say."""
 
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +80,7 @@ def test_caps_never_fall_and_end_at_the_full_limits(growths: int, tenths: int) -
     assert caps.turn_tokens <= more.turn_tokens <= growth.most.turn_tokens
     assert growth.find_caps(0) == growth.least
     assert growth.find_caps(200) == growth.most
+    assert replace(growth, factor=math.inf).find_caps(1) == growth.most
 
 
 def test_caps_grow_by_the_factor() -> None:

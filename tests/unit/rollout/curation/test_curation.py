@@ -98,6 +98,7 @@ def test_darts_turn_cap_is_a_bit_more_than_the_longest_success(
     longest: int, slack: float, cap: int
 ) -> None:
     assert cap_dart_turns(longest, limit=90, slack=slack) == cap
+    assert cap_dart_turns(longest, limit=90, slack=math.inf) == 90
 
 
 def test_dart_reads_the_latest_scores_of_a_task() -> None:
@@ -151,6 +152,7 @@ def test_failures_do_not_make_a_task_look_hard() -> None:
 def test_a_second_phase_stays_within_its_seconds() -> None:
     assert DarsAllocator(budget_s=5.5).more([group(*[0.0] * 8)], base=8) == [5]
     assert DarsAllocator(budget_s=500).more([group(*[0.0] * 8)], base=8) == [24]
+    assert DarsAllocator(budget_s=math.inf).more([group(*[0.0] * 8)], base=8) == [24]
 
 
 # Records
