@@ -21,7 +21,8 @@ class RolloutSummary:
     seconds: float = 0.0
     turn_rewards: tuple[float, ...] = ()
     logprob: float = 0.0
-    """Sum over its sampled tokens, under the policies that sampled them."""
+    """Sum over its sampled tokens, under the policies that sampled them; a token of which the
+    engine reported no number counts as certain."""
 
     def __post_init__(self) -> None:
         if self.reward is not None and not math.isfinite(self.reward):
@@ -106,5 +107,5 @@ def result_of(tree: Tree, leaf: Leaf) -> RolloutSummary:
         version=min((v for node in sampled for v in node.versions), default=-1),
         seconds=leaf.seconds,
         turn_rewards=leaf.turn_rewards,
-        logprob=math.fsum(logprob for node in sampled for logprob in node.logprobs),
+        logprob=math.fsum(x for node in sampled for x in node.logprobs if math.isfinite(x)),
     )

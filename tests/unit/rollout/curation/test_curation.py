@@ -31,6 +31,7 @@ from agentrl.rollout.curation.allocation import (
     count_dart_rollouts,
 )
 from agentrl.rollout.curation.dapo import DynamicSamplingFilter, Verdict, spread, verdict
+from agentrl.rollout.curation.duet import DuetAllocator
 from agentrl.rollout.curation.outcomes import GroupOutcome, RolloutSummary, result_of
 from agentrl.rollout.curation.record import UNSEEN, TaskStatistics, observe
 from agentrl.rollout.curation.rules import (
@@ -395,6 +396,19 @@ def test_what_curation_sees_of_a_tree() -> None:
     ]
     assert seen.rewards == (1.0, 0.0)
     assert seen.oldest_version == 3
+
+
+@pytest.mark.parametrize("unknown", [math.nan, -math.inf])
+def test_a_token_without_a_log_prob_does_not_end_the_allocation(unknown: float) -> None:
+    tree = Tree(Task(prompt="p", id="t"))
+    root = tree.add(Node(parent=None, source="prompt", token_ids=(1,), turn=0))
+    for sample in range(2):
+        tokens = replace(sampled(root, 0, 0.1, 0.2), logprobs=(unknown, -2.0 - sample))
+        tree.end(Leaf(node=tree.add(tokens), outcome=Finished(float(sample)), sample=sample))
+    results = tuple(result_of(tree, leaf) for leaf in tree.leaves)
+    assert [result.logprob for result in results] == [-2.0, -3.0]
+    group = GroupOutcome(step=0, ordinal=0, task_id="t", asked=2, results=results)
+    assert DuetAllocator(first_round=2).more([group], base=4) == [2]
 
 
 def test_a_reward_that_is_no_number_is_refused() -> None:
