@@ -17,6 +17,7 @@ import fcntl
 import json
 import os
 import platform
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -44,6 +45,8 @@ MAY_CHANGE = (
 """Keys a resumed run may change: how long it is, where it lies, how many devices train it, on which
 machines, and what is written about it."""
 
+_STEP = re.compile(r"step-(\d+)")
+"""Name of a checkpoint."""
 LOCK_ATTEMPTS = 5
 LISTED_NAMES = 8
 
@@ -135,6 +138,7 @@ class RunFolder:
             )
         if is_run:
             self._check_same(config)
+            self._check_length(config.run.steps)
             sessions = self._sessions()
             write_json(self.environment, [*sessions, environment()])
             save_resolved(config, self.config)
@@ -169,6 +173,17 @@ class RunFolder:
             raise ConfigError(
                 f"{self._named} holds a run with a different config: {changed}. Resume it with the "
                 "original values, or choose another run.name"
+            )
+
+    def _check_length(self, steps: int) -> None:
+        names = (path.name for path in self.checkpoints.glob("step-*"))
+        trained = max(
+            (int(match[1]) for name in names if (match := _STEP.fullmatch(name))), default=0
+        )
+        if steps < trained:
+            raise ConfigError(
+                f"run.steps is {steps}, but {self._named} has trained {trained} steps; set it to "
+                f"{trained} or more"
             )
 
     def _release(self, *, keep_file: bool) -> None:

@@ -441,7 +441,13 @@ class TrainingLoop:
         curated = self.curation.batch(trees) if self.curation else CuratedBatch(trees=trees)
         self.used = self.sampler.mark
         append_costs(self.folder / TRACE_FILE, trees)
-        figures = await self._learn(batch, curated)
+        played = {
+            **rollout_figures(trees),
+            **likeness_figures(trees),
+            **cap_figures(group.order for group in batch.groups),
+            **curated.figures,
+        }
+        figures = await self._learn(batch, curated, played)
         if self.curation is None and self.drafts is None:  # they bring back older tokens
             self.trainer.forget(before=batch.oldest)
         if self.curation is not None:
@@ -454,10 +460,6 @@ class TrainingLoop:
             "seconds/rollout": collected - began,
             "seconds/learn": ended - collected,
             "tokens_per_s": figures["tokens/trained"] / (ended - began),
-            **rollout_figures(trees),
-            **likeness_figures(trees),
-            **cap_figures(group.order for group in batch.groups),
-            **curated.figures,
             **self.scheduler.figures(),
             **(self.rollouts.rebuilt.figures() if self.rollouts.rebuilds else {}),
             **(self.drafts.figures() if self.drafts else {}),
@@ -481,12 +483,15 @@ class TrainingLoop:
         }
         phase.update(min(share, 1.0) * self.rollout_share, figures)
 
-    async def _learn(self, batch: RolloutBatch, curated: CuratedBatch) -> dict[str, float]:
+    async def _learn(
+        self, batch: RolloutBatch, curated: CuratedBatch, played: Mapping[str, float]
+    ) -> dict[str, float]:
         before = self.trainer.version
         self.trainer.keeps_credit = self.credit is not None
 
         def learn() -> dict[str, float]:
             figures = self.trainer.step(curated.trees, batch.trainable, curated.weights)
+            figures |= played
             self.unwritten.update(figures)
             return figures
 

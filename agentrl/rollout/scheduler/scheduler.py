@@ -493,7 +493,7 @@ class RolloutScheduler(ClosingResource):
 
     def _finish_task(self, member: QueuedRollout) -> None:
         run = self._running.pop(member, None)
-        if run is None or self._closed:
+        if run is None or self._closed or self._loop_is_ending():
             return
         self._moved_s = self._read_clock()
         try:
@@ -501,6 +501,13 @@ class RolloutScheduler(ClosingResource):
             self._pump()
         except BaseException as error:  # noqa: BLE001 - in a callback; `next_batch` raises it
             self._fail(error)
+
+    def _loop_is_ending(self) -> bool:
+        """Whether asyncio cancels every task of the loop, as it does at a second Ctrl-C.
+
+        Trajectories that end by that have not failed: a resume plays them on.
+        """
+        return self._watchdog is not None and self._watchdog.cancelling() > 0
 
     def _apply_end(self, member: QueuedRollout, run: RunningRollout) -> None:
         leaf = self._take_leaf(member, run)

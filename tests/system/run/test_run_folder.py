@@ -179,6 +179,18 @@ def test_a_resumed_run_may_be_longer_and_lie_elsewhere(tmp_path: Path) -> None:
         assert load_config(folder.config) == longer
 
 
+def test_a_resumed_run_is_no_shorter_than_what_it_has_trained(tmp_path: Path) -> None:
+    """Kills: a run of 10 steps that says it has 9, in a config that is written anew."""
+    with RunFolder.open(config(tmp_path, steps=20), resume=False) as folder:
+        for name in ("step-000009", "step-000010", ".step-000011.partial"):
+            (folder.checkpoints / name).mkdir(parents=True)
+    said = refused(config(tmp_path, steps=9), tmp_path, resume=True)
+    assert "run.steps is 9, but " in said
+    assert "runs/one has trained 10 steps; set it to 10 or more" in said
+    assert load_config(folder.config) == config(tmp_path, steps=20)
+    RunFolder.open(config(tmp_path, steps=10), resume=True).close()
+
+
 def test_a_folder_that_cannot_be_made_is_a_wrong_config(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     said = refused(config(tmp_path, folder=tmp_path / "file" / "deeper"), tmp_path)

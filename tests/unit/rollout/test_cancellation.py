@@ -4,7 +4,8 @@ Mutants seen caught: calls to engines in a bare `gather`; a pause that failed or
 is not taken back; one that is not taken back because another engine did not resume; the gate's
 pause outside of its `try`; a hold that was cancelled and leaves the gate shut; worlds closed one
 after the other, so that a cancelled close leaves the later ones open; a gate whose close can be
-cancelled; an episode that is cancelled while it closes its environment, and does not begin again.
+cancelled; an episode that is cancelled while it closes its environment, and does not begin again;
+trajectories that a loop ended, told as cancelled ones.
 """
 
 import asyncio
@@ -18,9 +19,12 @@ import pytest
 from agentrl.engine.router import EngineRouter
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.errors import EngineError
+from agentrl.events.kinds import Event, RolloutAbandoned, RolloutFinished
+from agentrl.events.state import RunState
 from agentrl.rollout.branching.fixed_topologies import TreeGrpoTopology
 from agentrl.rollout.branching.forks import TreeGrowth
 from agentrl.rollout.scheduler.scheduler import RolloutScheduler
+from agentrl.trajectory import Failed
 from tests.unit.rollout.branching.test_gated import Rig, sync
 from tests.unit.rollout.branching.test_grow import TASK, Counting, always, spoken
 
@@ -163,6 +167,51 @@ async def test_a_batch_cancelled_at_any_step_leaves_no_world_open_and_no_engine_
 
     assert await cancel_at_every_step(attempt) > 20
     await check_nothing_runs()
+
+
+class FailureRecorder:
+    """Keeps the failures that events tell of."""
+
+    def __init__(self) -> None:
+        self.failures: list[object] = []
+
+    def on_event(self, event: Event, state: RunState) -> None:
+        match event:
+            case RolloutFinished(leaf=leaf) if isinstance(leaf.outcome, Failed):
+                self.failures.append(leaf.outcome)
+            case RolloutAbandoned(failure=failure) if failure is not None:
+                self.failures.append(failure)
+            case _:
+                pass
+
+
+def test_a_loop_that_ends_at_any_step_fails_no_trajectory() -> None:
+    """As a second Ctrl-C does it: a resume plays them on, and trains no group without them."""
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    async def attempt(rounds: int, heard: FailureRecorder) -> bool:
+        rig = partial_rig(Slow(2))
+        async with rig.gate() as gate:
+            gate.events.subscribe(heard)
+            batch = asyncio.create_task(gate.next_batch())
+            for _ in range(rounds):
+                await asyncio.sleep(0)
+            if batch.done():
+                return True
+            asyncio.get_running_loop().call_soon(interrupt)
+            await batch
+        return False
+
+    for rounds in count(1):
+        heard = FailureRecorder()
+        try:
+            if asyncio.run(attempt(rounds, heard)):
+                break
+        except KeyboardInterrupt:
+            assert heard.failures == []
+    assert rounds > 20
 
 
 async def test_a_gate_whose_close_is_cancelled_at_any_step_closes_everything() -> None:

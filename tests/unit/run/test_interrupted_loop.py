@@ -1,7 +1,7 @@
 """Ctrl-C between a batch and its optimiser step, and within that step: what a resume goes on with.
 
 Virtual time; the real scheduler, curation and loop, a trainer that only counts. Mutants seen
-caught: a batch counted as used before the engine sleeps; metrics of an interrupted step dropped;
+caught: a batch counted as used before the engine sleeps; metrics of an interrupted step dropped, or those of its rollouts;
 weights forgotten that lent trajectories need.
 """
 
@@ -96,6 +96,7 @@ class KeptMetrics:
 
     def write(self, step: int, figures: Mapping[str, float]) -> None:
         assert figures["tokens/trained"] == 1.0
+        assert figures["rollout/sampled_tokens"] > 0
         self.steps.append(step)
 
 
