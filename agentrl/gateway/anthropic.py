@@ -64,8 +64,16 @@ class AnthropicDialect:
         tools = tuple(map(_tool, items(body.get("tools") or [], of="'tools'")))
         system = _text(body.get("system"))
         first = (Message("system", system),) if system else ()
+        told = tuple(message for one in raw_messages for message in _messages(one))
+        if not told:
+            raise BadRequest("the messages say nothing; send at least one block")
+        if told[-1].role == "assistant":
+            raise BadRequest(
+                "the last message is the assistant's, but turns are not continued; end with a "
+                "message of the user's or a tool's result"
+            )
         return ChatRequest(
-            messages=first + tuple(message for one in raw_messages for message in _messages(one)),
+            messages=first + told,
             tools=tools,
             model=str(body.get("model", "")),
             stream=bool(body.get("stream")),

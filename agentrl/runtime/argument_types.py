@@ -90,7 +90,7 @@ def _types_of(
 
 
 def _find(root: Mapping[str, Any], reference: Any) -> Mapping[str, Any]:
-    """Return what a reference such as `#/$defs/NAME` leads to; empty where that is not here."""
+    """Return the schema that a reference such as `#/$defs/NAME` names, empty without one."""
     if not isinstance(reference, str) or not reference.startswith("#/"):
         return {}
     found = root

@@ -130,15 +130,15 @@ def _check_loss(config: "RunConfig") -> Iterator[str]:
             "1 <= high[0] <= high[1]"
         )
     elif isinstance(loss, BapoLoss):
-        for key, (start, most), step in (
-            ("low", loss.low, loss.step_low),
-            ("high", loss.high, loss.step_high),
+        for key, step_key, (start, most), step in (
+            ("low", "step_low", loss.low, loss.step_low),
+            ("high", "step_high", loss.high, loss.step_high),
         ):
             if not (most - start) / step <= MOST_BOUNDS:
                 yield (
-                    f"learn.loss.{key} is {[start, most]} and learn.loss.step_{key} is {step}, "
+                    f"learn.loss.{key} is {[start, most]} and learn.loss.{step_key} is {step}, "
                     f"but at most {MOST_BOUNDS:,} bounds are tried in an optimiser step; lower "
-                    f"learn.loss.{key}[1] or raise learn.loss.step_{key}"
+                    f"learn.loss.{key}[1] or raise learn.loss.{step_key}"
                 )
 
 

@@ -599,6 +599,12 @@ REFUSED: list[tuple[ApiDialect, dict[str, Any], str]] = [
     (AnthropicDialect(), {"messages": [{"role": "tool", "content": ""}]}, "role 'tool'"),
     (
         AnthropicDialect(),
+        {"messages": [*BLOCKS, {"role": "assistant", "content": "{"}]},
+        "the last message is the assistant's",
+    ),
+    (AnthropicDialect(), {"messages": [{"role": "user", "content": []}]}, "say nothing"),
+    (
+        AnthropicDialect(),
         {"messages": [{"role": "user", "content": [{"type": "x"}]}]},
         "has type 'x'",
     ),

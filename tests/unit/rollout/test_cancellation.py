@@ -204,11 +204,11 @@ def test_a_loop_that_ends_at_any_step_fails_no_trajectory() -> None:
             await batch
         return False
 
-    for rounds in count(1):
-        heard = FailureRecorder()
+    rounds, ended = 0, False
+    while not ended:
+        rounds, heard = rounds + 1, FailureRecorder()
         try:
-            if asyncio.run(attempt(rounds, heard)):
-                break
+            ended = asyncio.run(attempt(rounds, heard))
         except KeyboardInterrupt:
             assert heard.failures == []
     assert rounds > 20

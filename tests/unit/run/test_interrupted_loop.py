@@ -1,8 +1,8 @@
 """Ctrl-C between a batch and its optimiser step, and within that step: what a resume goes on with.
 
 Virtual time; the real scheduler, curation and loop, a trainer that only counts. Mutants seen
-caught: a batch counted as used before the engine sleeps; metrics of an interrupted step dropped, or those of its rollouts;
-weights forgotten that lent trajectories need.
+caught: a batch counted as used before the engine sleeps; metrics of an interrupted step dropped, or
+those of its rollouts; weights forgotten that lent trajectories need.
 """
 
 import asyncio
